@@ -1,0 +1,112 @@
+"""Errors of the inbox, grouped by what a caller can do about them.
+
+    InboxError
+    ├── SchemaError          run `inbox-fleet migrate`, or deploy the build that fits the database
+    │   ├── SchemaMissing
+    │   ├── SchemaTooOld
+    │   ├── SchemaTooNew
+    │   └── MigrationChanged
+    ├── InvalidTransition    a bug: an event met a state that does not know it
+    ├── OwnershipLost        somebody else settled what this worker believed to own
+    │   └── AttemptLost
+    └── TxError              a handler used its transaction in a way that cannot be honoured
+        ├── TxDead
+        ├── TxRefused
+        └── TxBroken
+
+A handler raises `Reject` or `Retry`; they are answers, not errors of the inbox, and stand in `inbox.outcomes`.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+
+class InboxError(Exception):
+    """Root of everything that the inbox raises."""
+
+
+class SchemaError(InboxError):
+    """The database's inbox schema is not the one this build works with."""
+
+
+class SchemaMissing(SchemaError):
+    """There is no inbox schema in this database."""
+
+    def __init__(self, *, needed: int) -> None:
+        self.needed = needed
+        super().__init__(f"this database has no inbox schema (version {needed} is needed): run `inbox-fleet migrate`")
+
+
+class SchemaTooOld(SchemaError):
+    """Migrations of this build have not been applied yet."""
+
+    def __init__(self, *, found: int, needed: int) -> None:
+        self.found, self.needed = found, needed
+        super().__init__(f"the inbox schema is at version {found}, this build needs {needed}: run `inbox-fleet migrate`")
+
+
+class SchemaTooNew(SchemaError):
+    """A later build has migrated this database."""
+
+    def __init__(self, *, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(f"the inbox schema is at version {found}, this build knows {known} at most: deploy the newer build")
+
+
+class MigrationChanged(SchemaError):
+    """An applied migration's file is no longer the file that was applied."""
+
+    def __init__(self, *, number: int, name: str) -> None:
+        self.number, self.name = number, name
+        super().__init__(
+            f"migration {number:04d}_{name} was changed after it had been applied to this database: "
+            "restore the file and put the change into a new migration"
+        )
+
+
+class InvalidTransition(InboxError):
+    """The transition table has no entry for this event in this state."""
+
+    def __init__(self, *, state: str, event: str) -> None:
+        self.state, self.event = state, event
+        super().__init__(f"event {event!r} is not possible in state {state!r}")
+
+
+class OwnershipLost(InboxError):
+    """A guarded write matched no row: its owner is somebody else by now."""
+
+
+class AttemptLost(OwnershipLost):
+    """The attempt was settled by somebody else; nothing was written."""
+
+    def __init__(self, *, key: UUID, claim_id: UUID) -> None:
+        self.key, self.claim_id = key, claim_id
+        super().__init__(f"attempt {claim_id} no longer owns message {key}: nothing was written")
+
+
+class TxError(InboxError):
+    """A handler's use of its transaction that cannot be honoured."""
+
+
+class TxDead(TxError):
+    """The attempt that this transaction belonged to is over."""
+
+    def __init__(self) -> None:
+        super().__init__("this tx is over: it lives exactly as long as its attempt, so finish its work before the handler returns")
+
+
+class TxRefused(TxError):
+    """The statement is one that a handler may not send."""
+
+    def __init__(self, *, keyword: str, advice: str) -> None:
+        self.keyword = keyword
+        super().__init__(f"tx refuses {keyword}: {advice}")
+
+
+class TxBroken(TxError):
+    """The transaction is not the claim's any more, or was aborted by an error that the handler swallowed."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)

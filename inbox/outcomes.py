@@ -1,0 +1,121 @@
+"""How an attempt ends, as values.
+
+`Reject` and `Retry` are a handler's answers. Everything else here is what the attempt machine tells its caller; each outcome says what is
+already durable in the database, and so what may be done to the delivery. Callers match on the whole `Outcome` union.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from inbox.states import State
+
+
+class Reject(Exception):
+    """Raised by a handler: this message can never be processed. It becomes `rejected`, bytes kept.
+
+    :param reason: said to operators; made safe for storage, bounded in length.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Retry(Exception):
+    """Raised by a handler: undo my effects and try again. Charged like any failure.
+
+    :param after: wait at least this long; seconds, or a duration such as "10m". None: the consumer's pacing decides.
+    :param reason: said to operators.
+    """
+
+    def __init__(self, reason: str = "the handler asked for a retry", *, after: float | str | None = None) -> None:
+        from inbox.durations import seconds
+
+        self.reason = reason
+        self.after_s: float | None = None if after is None else seconds(after)
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """Effects and receipt are committed: ack."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A receipt was there already: ack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absorbed:
+    """The message is terminal; this copy starts nothing: ack."""
+
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Contended:
+    """Another copy holds the key: park on the contention step; never acked before, never counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """An earlier attempt of a living process has no outcome yet: park on the contention step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """The message waits, and its `due_at` has not come: park for the remainder."""
+
+    remaining_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The attempt failed or was aborted on record, and budget is left: wait `delay_s` in the broker (0: requeue)."""
+
+    number: int
+    delay_s: float
+    charged: bool
+    error_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The message became terminal in this attempt: ack."""
+
+    state: State
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The session was lost around COMMIT: requeue, uncounted. The redelivery finds out."""
+
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """The database cannot serve attempts now: hold the delivery and pause the consumer, named by `fault`.
+
+    `started` says whether a handler ran: if so the next try must take the counted path.
+    """
+
+    fault: str
+    started: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The attempt was given up for shutdown and rolled back, nothing charged: requeue."""
+
+
+Outcome: TypeAlias = (
+    Processed | Duplicate | Absorbed | Contended | Undecided | Early | Waiting | Ended | Unknown | Unavailable | Stopped
+)

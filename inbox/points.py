@@ -1,0 +1,44 @@
+"""Named points of an attempt at which a process may die.
+
+In production nobody listens and `reach` is one comparison. A test harness installs a listener that kills the process at the point it was
+told, so that "safe against SIGKILL at any point" is proven point by point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+POINTS = (
+    "delivery.received",
+    "claim.answered",
+    "start.sent",
+    "start.committed",
+    "effects.done",
+    "failure.sent",
+    "failure.committed",
+    "commit.sent",
+    "commit.answered",
+    "park.sent",
+    "park.confirmed",
+    "ack.before",
+    "ack.after",
+)
+
+_listener: Callable[[str], None] | None = None
+
+
+def listen(listener: Callable[[str], None] | None) -> None:
+    """Install the listener, or remove it with None. For test harnesses."""
+    global _listener
+    _listener = listener
+
+
+def armed() -> bool:
+    """Return whether anybody listens: "sent" points cost a turn of the loop, which production does not pay."""
+    return _listener is not None
+
+
+def reach(point: str) -> None:
+    """Tell the listener, if there is one, that this point is reached."""
+    if _listener is not None:
+        _listener(point)
