@@ -43,7 +43,9 @@ class SchemaTooOld(SchemaError):
 
     def __init__(self, *, found: int, needed: int) -> None:
         self.found, self.needed = found, needed
-        super().__init__(f"the inbox schema is at version {found}, this build needs {needed}: run `inbox-fleet migrate`")
+        super().__init__(
+            f"the inbox schema is at version {found}, this build needs {needed}: run `inbox-fleet migrate`"
+        )
 
 
 class SchemaTooNew(SchemaError):
@@ -51,7 +53,9 @@ class SchemaTooNew(SchemaError):
 
     def __init__(self, *, found: int, known: int) -> None:
         self.found, self.known = found, known
-        super().__init__(f"the inbox schema is at version {found}, this build knows {known} at most: deploy the newer build")
+        super().__init__(
+            f"the inbox schema is at version {found}, this build knows {known} at most: deploy the newer build"
+        )
 
 
 class MigrationChanged(SchemaError):
@@ -93,7 +97,9 @@ class TxDead(TxError):
     """The attempt that this transaction belonged to is over."""
 
     def __init__(self) -> None:
-        super().__init__("this tx is over: it lives exactly as long as its attempt, so finish its work before the handler returns")
+        super().__init__(
+            "this tx is over: it lives exactly as long as its attempt, so finish its work before the handler returns"
+        )
 
 
 class TxRefused(TxError):

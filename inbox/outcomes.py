@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from inbox.durations import seconds
 from inbox.states import State
 
 
@@ -31,8 +32,6 @@ class Retry(Exception):
     """
 
     def __init__(self, reason: str = "the handler asked for a retry", *, after: float | str | None = None) -> None:
-        from inbox.durations import seconds
-
         self.reason = reason
         self.after_s: float | None = None if after is None else seconds(after)
         super().__init__(reason)
