@@ -62,8 +62,8 @@ class Message:
     source: str
     message_id: str
     type: str
-    body: bytes
-    properties: bytes
+    body: bytes = field(repr=False)
+    properties: bytes = field(repr=False)
     exchange: str
     routing_key: str
     traceparent: str | None = None
@@ -97,12 +97,12 @@ class Envelope:
     """
 
     message: Message
-    data: bytes
+    data: bytes = field(repr=False)
     exchange: str
     routing_key: str
     redelivered: bool
     attempt: Attempt
-    headers: Mapping[str, Any] = field(default=_NO_HEADERS)
+    headers: Mapping[str, Any] = field(default_factory=lambda: _NO_HEADERS)
     content_type: str | None = None
     subject: str | None = None
     time: datetime | None = None
