@@ -1,0 +1,166 @@
+"""One PostgreSQL and one broker that belong together, found again by name in a checkout.
+
+DATABASE_URL and AMQP_URL in the environment win: what they name is never started, stopped or changed from here. Both
+servers start at the same time, because the broker takes seconds and the database does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from servers.compose import ComposeBroker
+from servers.postgres import PostgresServer
+from servers.processes import Account, ServerError
+from servers.rabbit_install import docker_answers, find_programs
+from servers.rabbitmq import RabbitServer
+
+# A unix socket's path may have 107 bytes; below the pair's folder stands /postgres/.s.PGSQL.NNNNN.
+_LONGEST_DIRECTORY = 107 - len("/postgres/.s.PGSQL.NNNNN")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Urls:
+    """Where a pair is reached; the URLs hold passwords."""
+
+    database: str
+    amqp: str
+
+
+def external_urls() -> tuple[str | None, str | None]:
+    """Return DATABASE_URL and AMQP_URL of the environment, None where unset or empty."""
+    return os.environ.get("DATABASE_URL") or None, os.environ.get("AMQP_URL") or None
+
+
+class Pair:
+    """The servers below one directory. `start` and `stop` may be called from any process, also at the same time."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.resolve()
+
+    @classmethod
+    def named(cls, checkout: Path, name: str) -> Pair:
+        """Return the pair `name` of a checkout, its folder made if needed.
+
+        Where the servers could not live below the checkout (path too long or with spaces, or closed to the user that
+        runs them) the folder is a link into the temporary directory.
+        """
+        if not name.replace("-", "").replace("_", "").isalnum():
+            raise ServerError(f"{name!r} is no name for a pair of servers: use letters, digits, - and _")
+        folder = checkout / ".services"
+        folder.mkdir(mode=0o755, exist_ok=True)
+        place = folder / name
+        suited = (
+            len(str(place)) <= _LONGEST_DIRECTORY and " " not in str(place) and Account.unprivileged().can_reach(folder)
+        )
+        if place.is_symlink() and not place.exists():
+            place.unlink()
+        if not place.exists():
+            if suited:
+                place.mkdir(mode=0o755)
+            else:
+                elsewhere = Path(tempfile.mkdtemp(prefix="inbox-fleet-"))
+                elsewhere.chmod(0o755)
+                place.symlink_to(elsewhere)
+        return cls(place)
+
+    @classmethod
+    def temporary(cls) -> Pair:
+        """Return a pair in a new temporary folder, for servers that end with their owner."""
+        directory = Path(tempfile.mkdtemp(prefix="inbox-fleet-"))
+        directory.chmod(0o755)
+        return cls(directory)
+
+    @property
+    def postgres(self) -> PostgresServer:
+        """The pair's database server; raises ServerError if none was created."""
+        return PostgresServer.attach(self.directory / "postgres")
+
+    @property
+    def broker(self) -> RabbitServer:
+        """The pair's node; raises ServerError if none was created, as when AMQP_URL or a container stands in for it."""
+        return RabbitServer.attach(self.directory / "rabbitmq")
+
+    def start(self, *, postgres_version: str | None = None) -> Urls:
+        """Create and start what is not there yet, and return how to reach it. Raises ServerError with what to do."""
+        database_url, amqp_url = external_urls()
+        with self._lock(), ThreadPoolExecutor(max_workers=2) as starters:
+            database = starters.submit(lambda: database_url or self._start_postgres(postgres_version))
+            broker = starters.submit(lambda: amqp_url or self._start_broker())
+            return Urls(database=database.result(), amqp=broker.result())
+
+    def urls(self) -> Urls | None:
+        """Return how to reach the pair, or None unless both servers run."""
+        database_url, amqp_url = external_urls()
+        with contextlib.suppress(ServerError):
+            if database_url is None and self.postgres.process is not None:
+                database_url = self.postgres.url()
+        if amqp_url is None:
+            amqp_url = self._broker_url()
+        return None if database_url is None or amqp_url is None else Urls(database=database_url, amqp=amqp_url)
+
+    def stop(self) -> None:
+        """End the servers that this pair started; their data stays. Does nothing if none runs."""
+        with self._lock():
+            self._stop()
+
+    def remove(self) -> None:
+        """End the servers and delete their data and the pair's folder."""
+        if not self.directory.exists():
+            return
+        with self._lock():
+            self._stop()
+            shutil.rmtree(self.directory, ignore_errors=False)
+
+    def _stop(self) -> None:
+        enders: list[Callable[[], None]] = []
+        with contextlib.suppress(ServerError):
+            enders.append(self.postgres.stop)
+        with contextlib.suppress(ServerError):
+            enders.append(self.broker.end)
+        with contextlib.suppress(ServerError):
+            enders.append(ComposeBroker.attach(self.directory / "compose").stop)
+        with ThreadPoolExecutor(max_workers=3) as pool:
+            for ended in [pool.submit(end) for end in enders]:
+                ended.result()
+
+    def _start_postgres(self, version: str | None) -> str:
+        directory = self.directory / "postgres"
+        if not (directory / "server.json").exists():
+            shutil.rmtree(directory, ignore_errors=True)
+            PostgresServer.create(directory, version=version)
+        server = PostgresServer.attach(directory)
+        server.start()
+        return server.url()
+
+    def _start_broker(self) -> str:
+        directory = self.directory / "rabbitmq"
+        if not (directory / "server.json").exists():
+            shutil.rmtree(directory, ignore_errors=True)
+            if find_programs() is None and os.geteuid() != 0 and docker_answers():
+                return ComposeBroker(self.directory / "compose").start()
+            RabbitServer.create(directory)
+        server = RabbitServer.attach(directory)
+        server.start()
+        return server.url()
+
+    def _broker_url(self) -> str | None:
+        with contextlib.suppress(ServerError):
+            broker = self.broker
+            return broker.url() if broker.process is not None else None
+        with contextlib.suppress(ServerError):
+            return ComposeBroker.attach(self.directory / "compose").url
+        return None
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        with (self.directory / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
