@@ -164,7 +164,7 @@ def _resource(parameter: inspect.Parameter, function: Any) -> type | None:
     try:
         if parameter.annotation is parameter.empty:
             raise ValueError("it has no annotation")
-        kind = class_of(evaluated(parameter.annotation, function))
+        kind = class_of(evaluated(parameter.annotation, function), or_none=has_default)
     except ValueError as error:
         if has_default:
             return None

@@ -11,17 +11,18 @@ import inspect
 import os
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 
 def described(function: Any) -> tuple[str, str]:
     """Return "module:qualname" and "file:line" of anything that was meant as a function."""
-    inner = list(layers(function, through_wrappers=True))
-    named = next((layer for layer in inner if hasattr(layer, "__qualname__")), type(function))
-    code = next((layer.__code__ for layer in reversed(inner) if hasattr(layer, "__code__")), None)
-    name = f"{getattr(named, '__module__', None) or '?'}:{named.__qualname__}"
-    if code is None:
-        return name, "no source"
+    written = [layer for layer in layers(function, through_wrappers=True) if inspect.isfunction(layer)]
+    if not written:
+        named = function if isinstance(function, type) else type(function)
+        return f"{named.__module__}:{named.__qualname__}", "no source"
+    code = written[-1].__code__
+    name = f"{written[-1].__module__}:{written[-1].__qualname__}"
     path = os.path.relpath(code.co_filename)
     return name, f"{code.co_filename if path.startswith('..') else path}:{code.co_firstlineno}"
 
@@ -66,7 +67,7 @@ def parameters(function: Any) -> list[inspect.Parameter]:
     :raises ValueError: they are not known.
     """
     bound: set[str] = set()
-    for layer in layers(function, through_wrappers=False):
+    for layer in layers(function, through_wrappers=True):
         if isinstance(layer, functools.partial):
             bound.update(layer.keywords)
     try:
@@ -101,17 +102,24 @@ def annotation_name(annotation: Any, function: Any) -> str | None:
         resolved = evaluated(annotation, function)
     except ValueError:
         return str(getattr(annotation, "__forward_arg__", annotation)).rpartition(".")[2]
-    return resolved.__name__ if isinstance(resolved, type) else None
+    kind = get_origin(resolved) or resolved
+    return kind.__name__ if isinstance(kind, type) else None
 
 
-def class_of(annotation: Any) -> type:
+def class_of(annotation: Any, *, or_none: bool = False) -> type:
     """Return the class by whose instances an annotation can be served.
 
+    :param or_none: read `C | None` as C.
     :raises ValueError: there is no such class.
     """
-    if get_origin(annotation) is Annotated:
-        return class_of(get_args(annotation)[0])
     kind = get_origin(annotation) or annotation
+    if kind is Annotated:
+        return class_of(get_args(annotation)[0], or_none=or_none)
+    if kind in (Union, UnionType):
+        arms = [arm for arm in get_args(annotation) if arm is not NoneType or not or_none]
+        if len(arms) > 1:
+            raise ValueError(f"{annotation} is not one class")
+        return class_of(arms[0])
     if not isinstance(kind, type):
         raise ValueError(f"{annotation!r} is not a class")  # noqa: TRY004 - callers turn every ValueError into a message
     if kind is object:

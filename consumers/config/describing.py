@@ -30,14 +30,15 @@ def _url(source: UrlSource, environ: Mapping[str, str]) -> dict[str, str | None]
     return {"url_env": source.env, "url_file": source.file, "url": url}
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object, *, named: bool = False) -> Any:
     match value:
         case Settings():
-            return {
-                field.encode_name: _plain(getattr(value, field.name)) for field in msgspec.structs.fields(type(value))
-            }
+            fields = msgspec.structs.fields(type(value))
+            # The name of such a table stands in front of it, not in it.
+            kept = [field for field in fields if not (named and field.name == "name")]
+            return {field.encode_name: _plain(getattr(value, field.name)) for field in kept}
         case Mapping():
-            return {str(key): _plain(item) for key, item in value.items()}
+            return {str(key): _plain(item, named=True) for key, item in value.items()}
         case tuple():
             return [_plain(item) for item in value]
         case Seconds():

@@ -27,8 +27,11 @@ class Seconds(float):
 
         :raises ValueError: it is not a duration, or not an allowed one.
         """
-        # TOML has dates and tables too; `seconds` speaks of text and numbers only.
-        value = cls(seconds(written if isinstance(written, (str, int, float)) else str(written)))
+        try:
+            value = cls(seconds(written if isinstance(written, (str, int, float)) else ""))
+        except ValueError:
+            # Said without the text itself: what stands there may be a misplaced URL.
+            raise ValueError("it is not a duration: a number and one of ms, s, m, h, d") from None
         value.check()
         return value
 

@@ -1,0 +1,149 @@
+"""Start-up refusals: settings that are fine one by one and cannot work together."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumers.config import FleetConfig, parse
+from consumers.errors import ConfigError
+
+
+def fleet(
+    consumers: str = "", tables: str = "", *, consumer: str = "", pool: str = "", service: str = ""
+) -> FleetConfig:
+    return parse(
+        f"""
+        [service]
+        name = "billing"
+        {service}
+        [pools.invoices]
+        {pool}
+        [consumers.invoices]
+        queue = "billing.invoices"
+        handler = "billing.handlers:invoices"
+        {consumer}
+        {consumers}
+        {tables}
+        """,
+        file="fleet.toml",
+    )
+
+
+def refused_key(*args: str, **kwargs: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        fleet(*args, **kwargs)
+    return caught.value.key
+
+
+def test_a_handler_may_not_outlive_the_drain() -> None:
+    assert fleet(consumer='handler_timeout = "39s"').drain.deadline_s == 40
+    assert refused_key(consumer='handler_timeout = "40s"') == "consumers.invoices.handler_timeout"
+    slow = '[consumers.invoices.types."a.b"]\nhandler_timeout = "40s"'
+    assert refused_key(slow) == 'consumers.invoices.types."a.b".handler_timeout'
+
+
+SLOW_DRAIN = '[drain]\ndeadline = "2h"\ngrace_period = "3h"'
+
+
+@pytest.mark.parametrize(
+    ("consumer", "key"),
+    [
+        ('lanes = 4\nlook_ahead = 0\nhandler_timeout = "28m"', None),
+        ('lanes = 4\nlook_ahead = 0\nhandler_timeout = "29m"', "breaker.hold"),
+        ('lanes = 4\nlook_ahead = 0\nhandler_timeout = "30m"', "consumers.invoices.handler_timeout"),
+        ('lanes = 4\nlook_ahead = 4\nhandler_timeout = "14m"', None),
+        ('lanes = 4\nlook_ahead = 4\nhandler_timeout = "15m"', "consumers.invoices.handler_timeout"),
+        ('lanes = 1\nlook_ahead = 9\nhandler_timeout = "3m"', "consumers.invoices.handler_timeout"),
+    ],
+)
+def test_a_delivery_may_not_be_held_longer_than_the_broker_waits(consumer: str, key: str | None) -> None:
+    if key is None:
+        assert fleet(consumer=consumer, tables=SLOW_DRAIN).consumers
+    else:
+        assert refused_key(consumer=consumer, tables=SLOW_DRAIN) == key
+
+
+def test_the_steps_of_a_stop_fit_into_the_grace_period() -> None:
+    assert refused_key(tables='[drain]\ngrace_period = "55s"') == "drain.grace_period"
+    assert refused_key(tables='[drain]\nclose_timeout = "10s"') == "drain.grace_period"
+
+
+def test_a_heartbeat_may_be_late_three_times_before_a_process_counts_as_dead() -> None:
+    assert refused_key(tables='[members]\nheartbeat = "5s"\nexpiry = "15s"') == "members.expiry"
+    assert fleet(tables='[members]\nheartbeat = "5s"\nexpiry = "16s"').members.expiry_s == 16
+
+
+@pytest.mark.parametrize("heartbeat", ["500ms", "1.5s", "2h"])
+def test_the_brokers_heartbeat_is_whole_seconds(heartbeat: str) -> None:
+    assert refused_key(tables=f'[broker]\nheartbeat = "{heartbeat}"') == "broker.heartbeat"
+
+
+def test_waits_of_the_breaker_grow() -> None:
+    assert refused_key(tables='[breaker]\nfirst_wait = "31s"') == "breaker.first_wait"
+
+
+def test_receipts_are_kept_for_an_hour_at_least() -> None:
+    assert refused_key(tables='[receipts]\nretention = "59m"') == "receipts.retention"
+
+
+def test_a_pool_must_be_declared() -> None:
+    with pytest.raises(ConfigError, match=r"no table \[pools.other\].*\(invoices\)") as caught:
+        fleet(consumer='pool = "other"')
+    assert caught.value.key == "consumers.invoices.pool"
+
+
+def test_a_pool_must_be_used() -> None:
+    assert refused_key(tables="[pools.spare]") == "pools.spare"
+
+
+def test_the_fleets_own_pool_is_not_for_consumers() -> None:
+    assert refused_key(consumer='pool = "housekeeping"', tables="[pools.housekeeping]") == "pools.housekeeping"
+
+
+def test_a_pool_with_nested_connections_is_not_smaller_than_its_lanes_need() -> None:
+    assert refused_key(consumer="lanes = 3", pool="nested = 1\nsize = 5") == "pools.invoices.size"
+    assert fleet(consumer="lanes = 3", pool="nested = 1\nsize = 6").pools["invoices"].size == 6
+    assert fleet(consumer="lanes = 3", pool="size = 1").pools["invoices"].size == 1
+
+
+OTHER = '[consumers.other]\nhandler = "a:b"\npool = "invoices"\nqueue = '
+
+
+def test_a_queue_has_one_consumer() -> None:
+    with pytest.raises(ConfigError, match="consumer invoices consumes this queue") as caught:
+        fleet(OTHER + '"billing.invoices"')
+    assert caught.value.key == "consumers.other.queue"
+    assert fleet(OTHER + '"billing.other"').consumers["other"].pool == "invoices"
+
+
+def test_two_consumers_never_share_message_keys() -> None:
+    assert refused_key(OTHER + '"q"\nkey_name = "invoices"') == "consumers.other.key_name"
+    assert refused_key(OTHER + '"q"', consumer='key_name = "other"') == "consumers.other.key_name"
+
+
+def test_queue_names_of_the_broker_are_refused() -> None:
+    assert refused_key(OTHER + '"amq.gen-1"') == "consumers.other.queue"
+
+
+def test_the_queue_type_stands_in_one_place() -> None:
+    key = refused_key(consumer='queue_arguments = { x-queue-type = "classic" }')
+    assert key == "consumers.invoices.queue_arguments.x-queue-type"
+
+
+def test_application_names_are_not_cut() -> None:
+    service, pool = "a" * 24, "b" * 40
+    consumer = f'[consumers.c]\nqueue = "q"\nhandler = "a:b"\npool = "{pool}"'
+    with pytest.raises(ConfigError, match="PostgreSQL would cut it") as caught:
+        parse(f'[service]\nname = "{service}"\n[pools.{pool}]\n{consumer}', file="fleet.toml")
+    assert caught.value.key == f"pools.{pool}"
+
+
+def test_pacing_has_a_bounded_number_of_steps() -> None:
+    assert refused_key(consumer=f"pacing = [{', '.join(['1'] * 17)}]") == "consumers.invoices.pacing"
+    slow = f"[consumers.invoices.types.a]\npacing = [{', '.join(['1'] * 17)}]"
+    assert refused_key(slow) == 'consumers.invoices.types."a".pacing'
+
+
+@pytest.mark.parametrize("table", ["database", "broker"])
+def test_a_url_has_one_source(table: str) -> None:
+    assert refused_key(tables=f'[{table}]\nurl_env = "A"\nurl_file = "/b"') == f"{table}.url_file"
