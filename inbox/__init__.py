@@ -1,0 +1,73 @@
+"""The transactional inbox: claim, attempt, receipt. Front door of the package; nothing here knows the broker.
+
+envelope, states, outcomes, policy      values
+attempt                                 the attempt machine, over claiming, running, company and tx
+members, debts                          who lives, and what it owes
+migrate, partitions, server_checks      the database's side
+"""
+
+from inbox.attempt import Inbox
+from inbox.company import Company
+from inbox.debts import Debts
+from inbox.envelope import Attempt, Envelope, Message, message_key, unidentified_key
+from inbox.errors import (
+    AttemptLost,
+    InboxError,
+    InvalidTransition,
+    MigrationChanged,
+    OwnershipLost,
+    SchemaBusy,
+    SchemaError,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+    TxBroken,
+    TxDead,
+    TxError,
+    TxRefused,
+    UnsafeServer,
+)
+from inbox.members import Member
+from inbox.migrate import migrate, migrations, pending
+from inbox.outcomes import Outcome, Reject, Retry
+from inbox.policy import Policy
+from inbox.server_checks import check_server
+from inbox.states import State
+from inbox.tx import Tx
+
+__all__ = [
+    "Attempt",
+    "AttemptLost",
+    "Company",
+    "Debts",
+    "Envelope",
+    "Inbox",
+    "InboxError",
+    "InvalidTransition",
+    "Member",
+    "Message",
+    "MigrationChanged",
+    "Outcome",
+    "OwnershipLost",
+    "Policy",
+    "Reject",
+    "Retry",
+    "SchemaBusy",
+    "SchemaError",
+    "SchemaMissing",
+    "SchemaTooNew",
+    "SchemaTooOld",
+    "State",
+    "Tx",
+    "TxBroken",
+    "TxDead",
+    "TxError",
+    "TxRefused",
+    "UnsafeServer",
+    "check_server",
+    "message_key",
+    "migrate",
+    "migrations",
+    "pending",
+    "unidentified_key",
+]

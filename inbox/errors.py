@@ -5,7 +5,9 @@
     │   ├── SchemaMissing
     │   ├── SchemaTooOld
     │   ├── SchemaTooNew
+    │   ├── SchemaBusy
     │   └── MigrationChanged
+    ├── UnsafeServer         change the named setting: a commit would promise less than this product does
     ├── InvalidTransition    a bug: an event met a state that does not know it
     ├── OwnershipLost        somebody else settled what this worker believed to own
     │   └── AttemptLost
@@ -58,6 +60,16 @@ class SchemaTooNew(SchemaError):
         )
 
 
+class SchemaBusy(SchemaError):
+    """Another migration of the same database did not end in time."""
+
+    def __init__(self, *, waited_s: float) -> None:
+        self.waited_s = waited_s
+        super().__init__(
+            f"another migration of this database still runs after {waited_s:g} s: wait for it, or end its session"
+        )
+
+
 class MigrationChanged(SchemaError):
     """An applied migration's file is no longer the file that was applied."""
 
@@ -67,6 +79,14 @@ class MigrationChanged(SchemaError):
             f"migration {number:04d}_{name} was changed after it had been applied to this database: "
             "restore the file and put the change into a new migration"
         )
+
+
+class UnsafeServer(InboxError):
+    """The database server or session is set up so that a commit, or a text, could be lost."""
+
+    def __init__(self, *, setting: str, value: str, allowed: str, why: str) -> None:
+        self.setting, self.value, self.allowed = setting, value, allowed
+        super().__init__(f"the database has {setting} = {value}, allowed is {allowed}: {why}")
 
 
 class InvalidTransition(InboxError):

@@ -1,0 +1,460 @@
+"""The attempt machine: from one delivery to one committed effect, or to a durable word on why not.
+
+    claim → handler → stamp and COMMIT          the caller acks
+                    ↘ roll back, record, COMMIT   the caller waits in the broker, or acks what became terminal
+
+The key's lock covers the whole life of an attempt, the record of its failure included. A first delivery takes the hot path: nothing is
+written before the outcome is known. A redelivery, or a message with a row, takes the counted path: lock, count, run, on one session, so a
+start can never land after its lane has lost the lock. Which of both, and what each verdict means, is decided here and nowhere else; what a
+state may become stands in `inbox.states` and in the schema's functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+from uuid import UUID
+
+import uuid_utils.compat
+
+from inbox import statements
+from inbox.claiming import DRIVER_ERRORS, Claim, CommitUnknown, Recorded, StatementFailed, describe, simple
+from inbox.company import Company
+from inbox.debts import Debt, Debts
+from inbox.envelope import Attempt, Message
+from inbox.errors import TxBroken
+from inbox.faults import Fault, in_handler, in_machine
+from inbox.outcomes import (
+    Absorbed,
+    Contended,
+    Duplicate,
+    Early,
+    Ended,
+    Outcome,
+    Processed,
+    Reject,
+    Retry,
+    Stopped,
+    Unavailable,
+    Undecided,
+    Unknown,
+    Waiting,
+)
+from inbox.points import armed, reach
+from inbox.policy import Policy
+from inbox.running import GivenUp, Handle, Raised, Returned, Runner, TimedOut
+from inbox.safe_text import MAX_NAME_TEXT, error_class, error_text, safe
+from inbox.states import State
+from inbox.tx import Tx
+from pools import Checkout, Pool, PoolError
+
+_NOW = (0.0,)
+_RERUN_PAUSE_S = 0.05
+_ELSEWHERE_TRIES = 40
+_ELSEWHERE_PAUSE_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class _OnRecord:
+    """A row of this message exists: take the counted path."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """Its last attempt died: come again alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """An attempt without effects, as it will be recorded."""
+
+    outcome: str
+    error: BaseException | None = None
+    reason: str | None = None
+    after_s: float | None = None
+    pacing_s: tuple[float, ...] | None = None
+
+
+_Step: TypeAlias = Outcome | _OnRecord | _Suspect
+
+
+class Inbox:
+    """Runs attempts of one consumer on one pool.
+
+    :param pool: the consumer's pool; a lane holds at most one of its connections.
+    :param member_id: this process start.
+    :param company: shared by all consumers of the process.
+    :param debts: shared by all consumers of the process.
+    """
+
+    def __init__(self, *, pool: Pool, member_id: UUID, company: Company, debts: Debts) -> None:
+        self._pool = pool
+        self._member_id = member_id
+        self._company = company
+        self._debts = debts
+        self.runner = Runner()
+
+    async def attempt(self, message: Message, policy: Policy, handle: Handle, *, redelivered: bool) -> Outcome:
+        """Try a message once and return what is durable now.
+
+        :param handle: called at most once per attempt, in a task of its own, with the attempt and its tx.
+        :param redelivered: an earlier delivery may have started; such a message is counted before it runs.
+        """
+        counted, alone = redelivered, False
+        while True:
+            async with self._company.alone() if alone else self._company.shared():
+                opening = (
+                    self._counted(message, policy, handle, alone=alone)
+                    if counted
+                    else self._hot(message, policy, handle)
+                )
+                step = await opening
+            if isinstance(step, _OnRecord):
+                counted = True
+            elif isinstance(step, _Suspect):
+                alone = True
+            else:
+                return step
+
+    # Opening a claim.
+
+    async def _hot(self, message: Message, policy: Policy, handle: Handle) -> _Step:
+        claim_id = uuid_utils.compat.uuid7()
+        try:
+            checkout, tag = await self._open(statements.claim(message.key, claim_id))
+        except (StatementFailed, PoolError) as error:
+            return _unavailable(error, started=False)
+        reach("claim.answered")
+        claim = self._claim(message, policy, checkout, Attempt(1, 1, claim_id), counted=False, alone=False)
+        match tag:
+            case "SELECT 0":
+                return await self._supervised(claim, handle)
+            case "SELECT 1":
+                return await self._leave(claim, statements.ROLLBACK, Contended())
+            case "SELECT 2":
+                return await self._leave(claim, statements.COMMIT, Duplicate())
+            case "SELECT 3":
+                return await self._leave(claim, statements.ROLLBACK, _OnRecord())
+            case _:
+                checkout.terminate()
+                return Unavailable(fault=f"the claim was answered by {tag!r}", started=False)
+
+    async def _counted(self, message: Message, policy: Policy, handle: Handle, *, alone: bool) -> _Step:
+        claim_id = uuid_utils.compat.uuid7()
+        try:
+            checkout, tag = await self._open(statements.hold(message.key))
+        except (StatementFailed, PoolError) as error:
+            return _unavailable(error, started=False)
+        reach("claim.answered")
+        claim = self._claim(message, policy, checkout, Attempt(0, 0, claim_id), counted=True, alone=alone)
+        if tag != "SELECT 0":
+            await checkout.release()
+            return (
+                Contended()
+                if tag == "SELECT 1"
+                else Unavailable(fault=f"the lock was answered by {tag!r}", started=False)
+            )
+        try:
+            starting = asyncio.ensure_future(claim.start())
+            if armed():
+                await asyncio.sleep(0)  # the statement is written in the task's first step
+                reach("start.sent")
+            started = await starting
+        except StatementFailed as error:
+            # The start may have been committed: if the session is lost, so is the answer.
+            self._owe(claim)
+            checkout.terminate()
+            return _unavailable(error, started=False)
+        except asyncio.CancelledError:
+            self._owe(claim)
+            checkout.terminate()
+            raise
+        match started.verdict:
+            case "run":
+                reach("start.committed")
+                claim.attempt = Attempt(started.number, started.generation, claim_id)
+                try:
+                    await claim.call(statements.begin(claim_id))
+                except StatementFailed as error:
+                    return self._lost(claim, error)
+                return await self._supervised(claim, handle)
+            case "duplicate":
+                step: _Step = Duplicate()
+            case "terminal":
+                step = Absorbed(State(started.state))
+            case "early":
+                step = Early(started.remaining_s)
+            case "undecided":
+                step = Undecided()
+            case "suspect":
+                step = _Suspect()
+            case "exhausted":
+                step = Ended(State.EXHAUSTED, started.number, started.state)
+            case verdict:
+                raise AssertionError(f"unknown verdict {verdict!r}")
+        await claim.close()
+        return step
+
+    async def _open(self, sql: str) -> tuple[Checkout, str]:
+        """Get a session and send a claim's first call. A session that died idle in the pool shows here first, so once more on another."""
+        for last in (False, True):
+            try:
+                checkout = await self._pool.checkout(folds_reset=True)
+            except DRIVER_ERRORS as error:
+                raise StatementFailed(in_machine(error, closed=True), error) from error
+            try:
+                return checkout, await simple(checkout.connection, sql)
+            except StatementFailed as error:
+                checkout.terminate()
+                if last or error.fault is not Fault.SESSION_LOST:
+                    raise
+            except BaseException:
+                checkout.terminate()
+                raise
+        raise AssertionError("unreachable")
+
+    def _claim(
+        self, message: Message, policy: Policy, checkout: Checkout, attempt: Attempt, *, counted: bool, alone: bool
+    ) -> Claim:
+        return Claim(message, policy, self._member_id, checkout, attempt, counted, alone)
+
+    async def _leave(self, claim: Claim, sql: str, step: _Step) -> _Step:
+        """End a hot claim that did not run. A session that dies here has nothing to lose."""
+        try:
+            await claim.call(sql)
+        except StatementFailed:
+            claim.checkout.terminate()
+        await claim.checkout.release()
+        return step
+
+    # The attempt itself.
+
+    async def _supervised(self, claim: Claim, handle: Handle) -> Outcome:
+        try:
+            return await self._run(claim, handle)
+        except BaseException:
+            # The lane is cancelled, or this machine has a bug: either way the session goes, and what was counted is owed.
+            self._owe(claim)
+            claim.checkout.terminate()
+            raise
+
+    async def _run(self, claim: Claim, handle: Handle) -> Outcome:
+        for reruns_left in range(claim.policy.max_reruns, -1, -1):
+            tx = Tx(claim.connection)
+            ending = await self.runner.run(handle, claim.attempt, tx, timeout_s=claim.policy.handler_timeout_s)
+            at_rest = await tx.end()
+            if claim.closed:
+                return self._lost(claim, tx.faults[-1] if tx.faults else None)
+            failure: _Failure | None = None
+            fault: Fault | None = None
+            match ending:
+                case Returned():
+                    reach("effects.done")
+                    match await self._stamp(claim, tx) if at_rest else _broken(tx):
+                        case _Failure() as failed:
+                            failure = failed
+                        case Fault() as found:
+                            fault = found
+                        case outcome:
+                            return outcome
+                case Raised(Reject() as answer):
+                    failure = _Failure("rejected", answer, safe(answer.reason))
+                case Raised(Retry() as answer):
+                    failure = _Failure("failed", answer, after_s=answer.after_s)
+                case Raised(error):
+                    fault = in_handler(error, tuple(tx.faults), closed=False)
+                    failure = _charge(fault, error)
+                case TimedOut(after_s, stuck):
+                    failure = _Failure("timed_out", TimeoutError(f"the handler ran for more than {after_s:g} s"))
+                    at_rest = at_rest and not stuck
+                case GivenUp(stuck):
+                    failure = _Failure("aborted", pacing_s=_NOW)
+                    at_rest = at_rest and not stuck
+                case _:
+                    assert_never(ending)
+            if fault is Fault.RERUN and reruns_left and at_rest:
+                try:
+                    await claim.call(statements.roll_back_to(claim.attempt.claim_id))
+                except StatementFailed as lost:
+                    return self._lost(claim, lost)
+                await asyncio.sleep(random.uniform(0, _RERUN_PAUSE_S))
+                continue
+            if failure is None:
+                last = tx.faults[-1] if tx.faults else None
+                failure = _Failure("aborted", last, pacing_s=None if fault is Fault.RERUN else _NOW)
+            # A session that forgot its statements is alive but of no use any more.
+            at_rest = at_rest and fault is not Fault.SESSION_LOST
+            return await self._failed(claim, failure, fault, at_rest=at_rest, given_up=isinstance(ending, GivenUp))
+        raise AssertionError("unreachable")
+
+    async def _stamp(self, claim: Claim, tx: Tx) -> Outcome | _Failure | Fault:
+        """Commit effects and receipt together, or say why that cannot be."""
+        if tx.broken is not None:
+            return _broken(tx)
+        try:
+            await claim.commit(
+                statements.stamp(claim.message.key, claim.attempt.claim_id, counted=claim.counted),
+                sent="commit.sent",
+                answered="commit.answered",
+            )
+        except CommitUnknown as error:
+            self._owe(claim)
+            claim.checkout.terminate()
+            return Unknown(fault=str(error))
+        except StatementFailed as error:
+            return self._refused(claim, tx, error)
+        await claim.close()
+        return Processed(claim.attempt.number)
+
+    def _refused(self, claim: Claim, tx: Tx, refusal: StatementFailed) -> Outcome | _Failure | Fault:
+        """Say whose fault it is that the server refused the stamp; nothing was committed."""
+        error = refusal.error
+        ours = getattr(error, "schema_name", None) == "inbox"
+        match getattr(error, "sqlstate", ""):
+            case "23505" if ours:
+                # The second belt: a receipt is there although the key was locked.
+                claim.checkout.terminate()
+                return Duplicate()
+            case "IN001":
+                claim.checkout.terminate()
+                return Unknown(fault="AttemptLost")
+            case "25P02":
+                return _swallowed(tx, error)
+            case "3B001" | "25P01":
+                return _Failure(
+                    "failed", TxBroken("the handler ended the attempt's transaction: nothing of it is stamped")
+                )
+        # What is left is a constraint or a trigger that the handler deferred, or the state of the server.
+        fault = refusal.fault if ours else in_handler(error, (error,), closed=False)
+        return _charge(fault, error) or fault
+
+    # Attempts without effects.
+
+    async def _failed(
+        self, claim: Claim, failure: _Failure, fault: Fault | None, *, at_rest: bool, given_up: bool
+    ) -> Outcome:
+        if given_up and not claim.counted:
+            claim.checkout.terminate()
+            return Stopped()
+        if fault is Fault.PAUSE and not claim.counted:
+            claim.checkout.terminate()
+            return Unavailable(fault=describe(failure.error) if failure.error else "unknown", started=True)
+        try:
+            recorded = await self._record(claim, failure) if at_rest else None
+            if recorded is None:
+                claim.checkout.terminate()
+                recorded = await self._record_elsewhere(claim, failure)
+        except (StatementFailed, CommitUnknown, PoolError) as error:
+            self._owe(claim)
+            claim.checkout.terminate()
+            if fault is Fault.PAUSE:
+                return _unavailable(error, started=True)
+            return Stopped() if given_up else Unknown(fault=str(error))
+        if given_up:
+            return Stopped()
+        if fault is Fault.PAUSE:
+            return Unavailable(fault=describe(failure.error) if failure.error else "unknown", started=True)
+        return _outcome(recorded, failure)
+
+    async def _record(self, claim: Claim, failure: _Failure) -> Recorded | None:
+        """Roll back to the claim, record, COMMIT: one transaction, under the lock. None: the claim's savepoint is out of reach."""
+        try:
+            await claim.call(statements.roll_back_to(claim.attempt.claim_id))
+        except StatementFailed:
+            return None
+        recorded = await _write(claim, failure)
+        await claim.commit(statements.COMMIT, sent="failure.sent", answered="failure.committed")
+        await claim.close()
+        return recorded
+
+    async def _record_elsewhere(self, claim: Claim, failure: _Failure) -> Recorded:
+        """Record by claim id on a new session, once the old one has let the key go."""
+        sql = statements.claim(claim.message.key, claim.attempt.claim_id)
+        for _ in range(_ELSEWHERE_TRIES):
+            checkout, tag = await self._open(sql)
+            other = self._claim(
+                claim.message, claim.policy, checkout, claim.attempt, counted=claim.counted, alone=claim.alone
+            )
+            try:
+                if tag == ("SELECT 3" if claim.counted else "SELECT 0"):
+                    recorded = await _write(other, failure)
+                    await other.commit(statements.COMMIT, sent="failure.sent", answered="failure.committed")
+                    await checkout.release()
+                    return recorded
+                await other.call(statements.ROLLBACK)
+            except BaseException:
+                checkout.terminate()
+                raise
+            await checkout.release()
+            if tag != "SELECT 1":
+                break  # somebody else has written about this message meanwhile: their word stands
+            await asyncio.sleep(_ELSEWHERE_PAUSE_S)
+        raise CommitUnknown("the lost session still holds the message's lock, or another worker has settled it")
+
+    def _lost(self, claim: Claim, error: BaseException | None) -> Outcome:
+        self._owe(claim)
+        claim.checkout.terminate()
+        return Unknown(fault="SessionLost" if error is None else describe(getattr(error, "error", error)))
+
+    def _owe(self, claim: Claim) -> None:
+        if claim.counted:
+            self._debts.add(Debt(claim.message.key, claim.attempt.claim_id, claim.policy.pacing_s))
+
+
+async def _write(claim: Claim, failure: _Failure) -> Recorded:
+    error = failure.error
+    return await claim.record(
+        failure.outcome,
+        error_class=None if error is None else error_class(error),
+        error_text=None if error is None else error_text(error),
+        reason=None if failure.reason is None else safe(failure.reason, MAX_NAME_TEXT),
+        after_s=failure.after_s,
+        pacing_s=failure.pacing_s,
+    )
+
+
+def _broken(tx: Tx) -> _Failure:
+    return _Failure(
+        "failed", TxBroken(tx.broken or "a statement of this tx was still running when its handler returned")
+    )
+
+
+def _swallowed(tx: Tx, error: BaseException) -> _Failure | Fault:
+    cause = tx.faults[-1] if tx.faults else error
+    fault = in_handler(cause, (cause,), closed=False)
+    if fault not in (Fault.HANDLER, Fault.TIME_IS_UP):
+        return fault
+    broken = TxBroken(
+        "the handler swallowed a database error and returned: its transaction was aborted, so there is nothing to commit; "
+        "let the error pass, or use `async with tx.savepoint()` around what may fail"
+    )
+    broken.__cause__ = cause
+    return _Failure("failed", broken)
+
+
+def _charge(fault: Fault, error: BaseException) -> _Failure | None:
+    """Return the failure that is charged for an error, or None if nobody is."""
+    match fault:
+        case Fault.HANDLER:
+            return _Failure("failed", error)
+        case Fault.TIME_IS_UP:
+            return _Failure("timed_out", error)
+        case Fault.RERUN | Fault.SESSION_LOST | Fault.PAUSE:
+            return None
+        case _:
+            assert_never(fault)
+
+
+def _outcome(recorded: Recorded, failure: _Failure) -> Outcome:
+    if recorded.state is not State.WAITING:
+        return Ended(recorded.state, recorded.number, recorded.reason or "")
+    name = failure.outcome if failure.error is None else error_class(failure.error)
+    return Waiting(recorded.number, recorded.delay_s, charged=failure.outcome != "aborted", error_class=name)
+
+
+def _unavailable(error: Exception, *, started: bool) -> Unavailable:
+    return Unavailable(
+        fault=describe(error.error) if isinstance(error, StatementFailed) else str(error), started=started
+    )

@@ -1,0 +1,235 @@
+"""An open claim: the key's lock, the session that holds it, and the one place that sends COMMIT.
+
+Every statement here is the fleet's own. Its errors are translated once, into `Lost` or `Refused`, with what they mean for the attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from inbox import statements
+from inbox.envelope import Attempt, Message
+from inbox.faults import Fault, in_machine
+from inbox.points import armed, reach
+from inbox.policy import Policy
+from inbox.queries import query
+from inbox.safe_text import MAX_NAME_TEXT, safe
+from inbox.states import State
+from pools import Checkout
+
+STATEMENT_TIMEOUT_S = 10.0
+COMMIT_TIMEOUT_S = 30.0
+
+_START = query("start_attempt")
+_RECORD = query("record_outcome")
+_LET_GO = query("let_go")
+
+DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+"""Everything that a statement of ours can raise but cancellation."""
+
+
+class StatementFailed(Exception):
+    """A statement of the fleet's own failed; `fault` says what that means, `__cause__` is the driver's error."""
+
+    def __init__(self, fault: Fault, error: BaseException) -> None:
+        self.fault, self.error = fault, error
+        super().__init__(describe(error))
+
+
+class CommitUnknown(Exception):
+    """COMMIT was sent and its answer never came."""
+
+
+def describe(error: BaseException) -> str:
+    """Return an error's class and SQLSTATE: what a breaker and a log name it by. Never its text, which may quote data."""
+    sqlstate = getattr(error, "sqlstate", None)
+    name = type(error).__name__
+    return f"{name} ({sqlstate})" if isinstance(sqlstate, str) else name
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What followed from an attempt without effects."""
+
+    state: State
+    number: int
+    delay_s: float
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The counted path's verdict."""
+
+    verdict: str
+    number: int
+    generation: int
+    remaining_s: float
+    state: str
+
+
+@dataclass(slots=True)
+class Claim:
+    """One message, claimed by one attempt on one session."""
+
+    message: Message
+    policy: Policy
+    member_id: UUID
+    checkout: Checkout
+    attempt: Attempt
+    counted: bool
+    alone: bool
+    opened_at: float = field(default_factory=monotonic)
+
+    @property
+    def connection(self) -> asyncpg.Connection[Any]:
+        """The session."""
+        return self.checkout.connection
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session is gone."""
+        return self.connection.is_closed()
+
+    async def call(self, sql: str) -> str:
+        """Run one simple-protocol call and return its last tag.
+
+        :raises StatementFailed: it failed.
+        """
+        return await simple(self.connection, sql)
+
+    async def start(self) -> Started:
+        """Ask for the counted path's verdict, which commits the start if it is `run`."""
+        policy, message = self.policy, self.message
+        row = await self._fetchrow(
+            _START,
+            message.key,
+            self.attempt.claim_id,
+            self.member_id,
+            self.alone,
+            *_identity(message),
+            policy.max_attempts,
+            policy.max_aborts,
+            list(policy.pacing_s),
+            EARLY_TOLERANCE_S,
+        )
+        return Started(row["verdict"], row["number"], row["generation"], row["remaining_s"], row["state"])
+
+    async def record(
+        self,
+        outcome: str,
+        *,
+        error_class: str | None = None,
+        error_text: str | None = None,
+        reason: str | None = None,
+        after_s: float | None = None,
+        pacing_s: tuple[float, ...] | None = None,
+    ) -> Recorded:
+        """Write how the attempt ended without effects; the caller commits."""
+        policy, message = self.policy, self.message
+        row = await self._fetchrow(
+            _RECORD,
+            message.key,
+            self.attempt.claim_id,
+            self.member_id,
+            self.alone,
+            not self.counted,
+            *_identity(message),
+            monotonic() - self.opened_at,
+            outcome,
+            error_class,
+            error_text,
+            reason,
+            after_s,
+            policy.max_attempts,
+            policy.max_aborts,
+            list(policy.pacing_s if pacing_s is None else pacing_s),
+        )
+        return Recorded(State(row["state"]), row["number"], row["delay_s"], row["reason"])
+
+    async def commit(self, sql: str, *, sent: str, answered: str) -> None:
+        """Send a call that ends with COMMIT, in a task of its own that nobody cancels, and read its tag.
+
+        :param sent: the point reached when the call is on its way.
+        :param answered: the point reached when its tag has come.
+        :raises StatementFailed: the server refused it, and the session lives: nothing was committed.
+        :raises CommitUnknown: the session was lost, or no answer came in time.
+        """
+        task = asyncio.create_task(self.connection.execute(sql, timeout=COMMIT_TIMEOUT_S))
+        if armed():
+            await asyncio.sleep(0)  # the call is written in the task's first step
+            reach(sent)
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            # A cancelled COMMIT has usually committed, but its caller would never know: see it through, then go.
+            await asyncio.wait((task,), timeout=COMMIT_TIMEOUT_S)
+            raise
+        error = task.exception()
+        if error is not None:
+            if isinstance(error, asyncpg.PostgresError) and not self.closed and not _is_connection_error(error):
+                raise StatementFailed(in_machine(error, closed=False), error) from error
+            raise CommitUnknown(describe(error)) from error
+        tag = task.result()
+        if tag != statements.COMMIT:
+            raise CommitUnknown(f"COMMIT was answered by {tag}")
+        reach(answered)
+
+    async def close(self) -> None:
+        """End an attempt whose outcome is settled: give back the lock and the session."""
+        if self.counted:
+            try:
+                held = await self.connection.fetchval(_LET_GO, self.message.key, timeout=STATEMENT_TIMEOUT_S)
+            except DRIVER_ERRORS:
+                held = False
+            if not held:
+                self.checkout.terminate()  # the lock ends with its session
+        await self.checkout.release()
+
+    async def _fetchrow(self, sql: str, *arguments: object) -> asyncpg.Record:
+        try:
+            row = await self.connection.fetchrow(sql, *arguments, timeout=STATEMENT_TIMEOUT_S)
+        except DRIVER_ERRORS as error:
+            raise StatementFailed(in_machine(error, closed=self.closed), error) from error
+        assert row is not None  # these functions return one row or raise
+        return row
+
+
+EARLY_TOLERANCE_S = 0.05
+"""A parking queue returns copies up to a few milliseconds before their time; one that early is not parked for a whole further step."""
+
+
+async def simple(connection: asyncpg.Connection[Any], sql: str) -> str:
+    """Run one simple-protocol call of ours and return its last tag.
+
+    :raises StatementFailed: it failed.
+    """
+    try:
+        return str(await connection.execute(sql, timeout=STATEMENT_TIMEOUT_S))
+    except DRIVER_ERRORS as error:
+        raise StatementFailed(in_machine(error, closed=connection.is_closed()), error) from error
+
+
+def _is_connection_error(error: BaseException) -> bool:
+    sqlstate = getattr(error, "sqlstate", "") or ""
+    return sqlstate.startswith("08") or sqlstate in ("57P01", "57P02", "57P03")
+
+
+def _identity(message: Message) -> tuple[object, ...]:
+    return (
+        message.consumer,
+        safe(message.source, MAX_NAME_TEXT * 4),
+        safe(message.message_id, MAX_NAME_TEXT),
+        safe(message.type, MAX_NAME_TEXT),
+        message.body,
+        message.properties,
+        safe(message.exchange, MAX_NAME_TEXT),
+        safe(message.routing_key, MAX_NAME_TEXT),
+        None if message.traceparent is None else safe(message.traceparent, MAX_NAME_TEXT),
+    )

@@ -1,0 +1,92 @@
+"""Attempts whose session was lost before their outcome was proven: what this process still owes the database.
+
+While a process lives, its attempts without an outcome are undecided, and copies of their messages park. So whoever loses the session of a
+counted attempt must settle it, as soon as the lost session has ended on the server: the key's lock is free then and only then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+from tenacity import wait_exponential_jitter
+
+from inbox.claiming import DRIVER_ERRORS, describe
+from inbox.queries import query
+from pools import Pool, PoolError
+
+log = structlog.get_logger(__name__)
+
+_SETTLE = query("settle_debt")
+_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Debt:
+    """One counted attempt that must become `aborted`, unless it turns out to have committed."""
+
+    key: UUID
+    claim_id: UUID
+    pacing_s: tuple[float, ...]
+
+
+class Debts:
+    """The debts of one process and the task that settles them.
+
+    :param pool: where the settling statements run; not a consumer's pool, whose lanes may all be busy.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._open: dict[UUID, Debt] = {}
+        self._added = asyncio.Event()
+
+    @property
+    def count(self) -> int:
+        """How many attempts are owed."""
+        return len(self._open)
+
+    def add(self, debt: Debt) -> None:
+        """Owe an attempt from now on."""
+        self._open[debt.claim_id] = debt
+        self._added.set()
+
+    async def run(self) -> None:
+        """Settle debts until cancelled. While the database or a lost session is in the way, come again with growing, jittered pauses."""
+        pause_s = wait_exponential_jitter(initial=0.1, max=5.0, jitter=0.2)
+        tries = 0
+        while True:
+            if not self._open:
+                tries = 0
+                self._added.clear()
+                await self._added.wait()
+            tries += 1
+            if await self.settle():
+                tries = 0
+            else:
+                await asyncio.sleep(pause_s(_Tries(tries)))  # type: ignore[arg-type]
+
+    async def settle(self) -> bool:
+        """Try every debt once. Return whether none is left."""
+        for debt in tuple(self._open.values()):
+            try:
+                async with self._pool.acquire() as connection:
+                    settled = await connection.fetchval(
+                        _SETTLE, debt.key, debt.claim_id, list(debt.pacing_s), timeout=_TIMEOUT_S
+                    )
+            except (*DRIVER_ERRORS, PoolError) as error:
+                log.warning("debt.unsettled", key=str(debt.key), claim_id=str(debt.claim_id), fault=describe(error))
+                return False
+            if settled:
+                del self._open[debt.claim_id]
+                log.info("debt.settled", key=str(debt.key), claim_id=str(debt.claim_id))
+        return not self._open
+
+
+@dataclass(frozen=True, slots=True)
+class _Tries:
+    """What tenacity's wait strategies look at."""
+
+    attempt_number: int

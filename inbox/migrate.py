@@ -1,0 +1,128 @@
+"""Forward-only migrations of the inbox schema.
+
+Numbered files, each applied once in a transaction of its own, under an advisory lock that is polled (a waiting session would hold a snapshot
+and block concurrent index builds). An applied file that changed is an error. A process starts only on the schema that its build knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+import asyncpg
+
+from inbox import partitions
+from inbox.errors import MigrationChanged, SchemaBusy, SchemaMissing, SchemaTooNew, SchemaTooOld
+from inbox.queries import query
+
+_LOCK = 7310866436
+_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
+_CONNECT_TIMEOUT_S = 10.0
+_POLL_S = 0.2
+_LOCK_TIMEOUT = "5s"
+
+DEFAULT_RETENTION_S = 30 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One numbered file."""
+
+    number: int
+    name: str
+    sql: str = field(repr=False)
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of the file's text."""
+        return sha256(self.sql.encode()).hexdigest()
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """Return every migration of this build, oldest first."""
+    found = []
+    for file in (files("inbox") / "sql" / "migrations").iterdir():
+        match = _FILE.fullmatch(file.name)
+        if match is not None:
+            found.append(Migration(int(match[1]), match[2], file.read_text(encoding="utf-8")))
+    return tuple(sorted(found, key=lambda migration: migration.number))
+
+
+async def migrate(dsn: str, *, retention_s: float = DEFAULT_RETENTION_S, wait_s: float = 60.0) -> list[Migration]:
+    """Apply what is pending, make the receipt's partitions, and return what was applied.
+
+    :param retention_s: how long receipts are kept; decides how wide new partitions are.
+    :param wait_s: how long to wait for another migration of the same database to end.
+    :raises SchemaBusy: another migration still runs.
+    :raises MigrationChanged: an applied file is not the one of this build.
+    :raises SchemaTooNew: a later build has migrated this database.
+    """
+    connection = await asyncpg.connect(dsn, timeout=_CONNECT_TIMEOUT_S, server_settings={"lock_timeout": _LOCK_TIMEOUT})
+    try:
+        await _lock(connection, wait_s)
+        applied = []
+        for migration in await _pending(connection):
+            async with connection.transaction():
+                await connection.execute(migration.sql)
+                await connection.execute(query("note_migration"), migration.number, migration.name, migration.checksum)
+            applied.append(migration)
+        await partitions.ensure(connection, retention_s=retention_s)
+        return applied
+    finally:
+        # The lock ends with the session.
+        await connection.close(timeout=_CONNECT_TIMEOUT_S)
+
+
+async def pending(dsn: str) -> list[Migration]:
+    """Return the migrations that this database lacks.
+
+    :raises MigrationChanged: an applied file is not the one of this build.
+    :raises SchemaTooNew: a later build has migrated this database.
+    """
+    connection = await asyncpg.connect(dsn, timeout=_CONNECT_TIMEOUT_S)
+    try:
+        return await _pending(connection)
+    finally:
+        await connection.close(timeout=_CONNECT_TIMEOUT_S)
+
+
+async def check_schema(connection: asyncpg.Connection[Any]) -> None:
+    """Refuse to work on another schema than this build's.
+
+    :raises SchemaMissing, SchemaTooOld, SchemaTooNew, MigrationChanged: see there what to do.
+    """
+    missing = await _pending(connection)
+    if missing:
+        known = migrations()
+        if len(missing) == len(known):
+            raise SchemaMissing(needed=known[-1].number)
+        raise SchemaTooOld(found=missing[0].number - 1, needed=known[-1].number)
+
+
+async def _pending(connection: asyncpg.Connection[Any]) -> list[Migration]:
+    known = migrations()
+    if not await connection.fetchval(query("migrations_exist")):
+        return list(known)
+    applied = {row["number"]: row for row in await connection.fetch(query("applied_migrations"))}
+    if applied and max(applied) > known[-1].number:
+        raise SchemaTooNew(found=max(applied), known=known[-1].number)
+    for migration in known:
+        row = applied.get(migration.number)
+        if row is not None and row["checksum"] != migration.checksum:
+            raise MigrationChanged(number=migration.number, name=row["name"])
+    return [migration for migration in known if migration.number not in applied]
+
+
+async def _lock(connection: asyncpg.Connection[Any], wait_s: float) -> None:
+    try:
+        async with asyncio.timeout(wait_s):
+            while not await connection.fetchval(query("try_migration_lock"), _LOCK):
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        raise SchemaBusy(waited_s=wait_s) from None

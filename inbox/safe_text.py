@@ -1,0 +1,33 @@
+"""Text that PostgreSQL stores, made from text that it would refuse.
+
+PostgreSQL text holds neither NUL nor surrogates, and an error text can be of any size. What is stored *about* a message must never be the
+reason why the message cannot be recorded.
+"""
+
+from __future__ import annotations
+
+MAX_ERROR_TEXT = 4_000
+MAX_NAME_TEXT = 500
+
+
+def safe(text: str, limit: int = MAX_ERROR_TEXT) -> str:
+    """Return the text with NUL and surrogates made visible, cut to `limit` characters."""
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def error_class(error: BaseException) -> str:
+    """Return the qualified class of an error, as operators search for it."""
+    cls = type(error)
+    name = cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+    return safe(name, MAX_NAME_TEXT)
+
+
+def error_text(error: BaseException) -> str:
+    """Return what an error says; an error whose own `__str__` fails still gets recorded."""
+    try:
+        said = str(error)
+    except Exception as broken:
+        said = f"(this error cannot be printed: {type(broken).__name__})"
+    return safe(said)

@@ -1,0 +1,42 @@
+"""What a database must be like before a fleet works on it: a commit survives a crash, and every text can be stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+
+from inbox.errors import UnsafeServer
+from inbox.migrate import check_schema
+from inbox.partitions import runway_s
+from inbox.queries import query
+
+
+async def check_server(connection: asyncpg.Connection[Any]) -> None:
+    """Refuse a server or session whose COMMIT promises less than this product does, a schema that does not fit, and missing partitions.
+
+    :raises UnsafeServer: names the setting, its value, and what is allowed.
+    :raises SchemaError: run `inbox-fleet migrate`, or deploy the fitting build.
+    """
+    facts = await connection.fetchrow(query("session_facts"))
+    assert facts is not None
+    for setting, allowed, why in (
+        (
+            "synchronous_commit",
+            ("on", "remote_write", "remote_apply"),
+            "a crash would lose commits whose messages are acked",
+        ),
+        ("fsync", ("on",), "a crash could lose or corrupt what was committed"),
+        ("full_page_writes", ("on",), "a crash could corrupt what was committed"),
+        ("encoding", ("UTF8",), "messages hold text that this encoding cannot"),
+    ):
+        if facts[setting] not in allowed:
+            raise UnsafeServer(setting=setting, value=facts[setting], allowed=" or ".join(allowed), why=why)
+    await check_schema(connection)
+    if await runway_s(connection) <= 0:
+        raise UnsafeServer(
+            setting="inbox.receipt",
+            value="no partition for now",
+            allowed="a partition that covers now",
+            why="no message can be stamped; run `inbox-fleet migrate`",
+        )

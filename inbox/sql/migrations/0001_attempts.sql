@@ -1,0 +1,400 @@
+-- The inbox: receipts of processed messages, rows of messages that did not succeed at once, and the attempts that were counted.
+--
+-- Who may write what: only the holder of a message's advisory lock (inbox.lock_id of its key) changes the message's state.
+-- Lock order, for every statement of this product: the advisory lock, then the message row, then its attempt rows.
+--
+-- Functions that read after they have waited for, or tried, the lock are VOLATILE: each of their statements then sees what was committed
+-- before the lock was free. A STABLE function, or one statement doing both, misses receipts.
+
+create schema inbox;
+
+create table inbox.migration (
+    number     integer     primary key,
+    name       text        not null,
+    checksum   text        not null,
+    applied_at timestamptz not null default clock_timestamp()
+);
+
+-- The one clock of everything that is stored. Tests replace it by one that they can move.
+create function inbox.clock() returns timestamptz
+    language sql volatile
+    as $$ select clock_timestamp() $$;
+
+-- 64 bits of the key under a seed of our own. A collision is a false "contended", which a retry resolves.
+create function inbox.lock_id(p_key uuid) returns bigint
+    language sql immutable parallel safe
+    as $$ select uuid_hash_extended(p_key, 7310866437) $$;
+
+-- One row per process start. A process is alive while its heartbeat is younger than the expiry it declared.
+create table inbox.member (
+    id           uuid        primary key,
+    service      text        not null,
+    build        text        not null,
+    host         text        not null,
+    pid          integer     not null,
+    expiry       interval    not null,
+    started_at   timestamptz not null,
+    heartbeat_at timestamptz not null,
+    stopped_at   timestamptz
+);
+
+-- The processed stamp: one insert, never updated. Few wide partitions, made ahead; there is no default partition, so that one can always
+-- be attached and detached without a lock on the others.
+create table inbox.receipt (
+    key          uuid        not null,
+    processed_at timestamptz not null default inbox.clock()
+) partition by range (processed_at);
+
+create table inbox.message (
+    key                uuid        primary key,
+    consumer           text        not null,
+    source             text        not null,
+    message_id         text        not null,
+    type               text        not null,
+    state              text        not null,
+    generation         integer     not null default 1,
+    claim_id           uuid,
+    due_at             timestamptz,
+    reason             text,
+    -- The attempt after a death runs with no other attempt in its process.
+    suspect            boolean     not null default false,
+    -- A death in company is free once per generation.
+    free_death_spent   boolean     not null default false,
+    -- Obligations, served by one republisher.
+    copy_needed        boolean     not null default false,
+    dead_letter_needed boolean     not null default false,
+    body               bytea       not null,
+    properties         bytea       not null,
+    exchange           text        not null,
+    routing_key        text        not null,
+    traceparent        text,
+    first_seen_at      timestamptz not null,
+    changed_at         timestamptz not null,
+    finished_at        timestamptz,
+    constraint message_state_is_known
+        check (state in ('attempting', 'waiting', 'exhausted', 'rejected', 'discarded')),
+    constraint message_attempting_has_a_claim
+        check ((state = 'attempting') = (claim_id is not null)),
+    constraint message_waiting_has_a_due_time
+        check ((state = 'waiting') = (due_at is not null)),
+    constraint message_terminal_has_an_end
+        check ((state in ('exhausted', 'rejected', 'discarded')) = (finished_at is not null)),
+    constraint message_terminal_has_a_reason
+        check (finished_at is null or reason is not null),
+    constraint message_generation_is_positive
+        check (generation > 0)
+);
+
+create index message_open on inbox.message (consumer, due_at) where state in ('attempting', 'waiting');
+create index message_terminal on inbox.message (consumer, finished_at) where finished_at is not null;
+create index message_obliged on inbox.message (changed_at) where copy_needed or dead_letter_needed;
+
+-- One row per attempt on record; its claim_id fences every write about it.
+create table inbox.attempt (
+    claim_id    uuid        primary key,
+    key         uuid        not null references inbox.message on delete cascade,
+    generation  integer     not null,
+    number      integer     not null,
+    member_id   uuid        not null,
+    alone       boolean     not null,
+    outcome     text        not null,
+    charged     boolean     not null,
+    started_at  timestamptz not null,
+    finished_at timestamptz,
+    error_class text,
+    error_text  text,
+    constraint attempt_number_is_its_own
+        unique (key, generation, number),
+    constraint attempt_outcome_is_known
+        check (outcome in ('started', 'failed', 'timed_out', 'crashed', 'aborted', 'rejected')),
+    constraint attempt_started_is_undecided
+        check ((outcome = 'started') = (finished_at is null)),
+    constraint attempt_charge_fits_its_outcome
+        check (case outcome when 'aborted' then not charged when 'rejected' then not charged
+                            when 'crashed' then true else charged end)
+);
+
+-- Hot path, first step: try the key's lock for this transaction and note the answer where look() finds it.
+-- Called before the claim's savepoint, so that ROLLBACK TO keeps the lock.
+create procedure inbox.lock(p_key uuid, p_claim uuid)
+    language plpgsql
+    as $$
+begin
+    perform set_config('inbox.claim',
+                       case when pg_try_advisory_xact_lock(inbox.lock_id(p_key)) then p_claim::text else '' end,
+                       true);
+end
+$$;
+
+-- Hot path, second step, a statement of its own: the verdict is the number of rows, which the command tag tells.
+-- 0 run; 1 contended; 2 duplicate (a left-over row is deleted: commit); 3 a row is on record, so the counted path decides.
+create function inbox.look(p_key uuid, p_claim uuid) returns setof integer
+    language plpgsql volatile rows 1
+    as $$
+begin
+    if current_setting('inbox.claim', true) is distinct from p_claim::text then
+        return query select generate_series(1, 1);
+    elsif exists (select from inbox.receipt where key = p_key) then
+        delete from inbox.message where key = p_key;
+        return query select generate_series(1, 2);
+    elsif exists (select from inbox.message where key = p_key) then
+        return query select generate_series(1, 3);
+    end if;
+end
+$$;
+
+-- Counted path: try the key's lock for the whole session. No row: held; one row: contended.
+create function inbox.hold(p_key uuid) returns setof integer
+    language plpgsql volatile rows 1
+    as $$
+begin
+    if not pg_try_advisory_lock(inbox.lock_id(p_key)) then
+        return next 1;
+    end if;
+end
+$$;
+
+-- The processed stamp of a first delivery.
+create procedure inbox.stamp(p_key uuid)
+    language plpgsql
+    as $$
+begin
+    insert into inbox.receipt (key) values (p_key);
+end
+$$;
+
+-- The processed stamp of a counted attempt: the row goes, by key and claim and state; nobody else's row is ever deleted.
+create procedure inbox.stamp_counted(p_key uuid, p_claim uuid)
+    language plpgsql
+    as $$
+begin
+    delete from inbox.message where key = p_key and claim_id = p_claim and state = 'attempting';
+    if not found then
+        raise exception 'attempt % no longer owns message %', p_claim, p_key using errcode = 'IN001';
+    end if;
+    insert into inbox.receipt (key) values (p_key);
+end
+$$;
+
+-- The pause, in seconds, after so many attempts: the last step repeats.
+create function inbox.pause_s(p_pacing double precision[], p_attempts integer) returns double precision
+    language sql immutable
+    as $$ select p_pacing[greatest(1, least(p_attempts, cardinality(p_pacing)))] $$;
+
+-- Counted path: decide about this copy and, if it may run, count the start. The caller holds the key's session lock.
+-- Verdicts: run, duplicate, terminal, early (remaining_s), undecided, suspect (come again alone), exhausted (just now).
+create function inbox.start_attempt(
+    p_key uuid, p_claim uuid, p_member uuid, p_alone boolean,
+    p_consumer text, p_source text, p_message_id text, p_type text,
+    p_body bytea, p_properties bytea, p_exchange text, p_routing_key text, p_traceparent text,
+    p_max_attempts integer, p_max_aborts integer, p_pacing double precision[], p_tolerance_s double precision
+) returns table (verdict text, number integer, generation integer, remaining_s double precision, state text)
+    language plpgsql volatile
+    as $$
+#variable_conflict use_column
+declare
+    m       inbox.message;
+    a       inbox.attempt;
+    v_now   timestamptz := inbox.clock();
+    v_owner inbox.member;
+    v_all   integer := 0;
+    v_spent integer := 0;
+    v_given integer := 0;
+    v_known boolean;
+begin
+    if exists (select from inbox.receipt r where r.key = p_key) then
+        delete from inbox.message d where d.key = p_key;
+        return query select 'duplicate', 0, 0, 0::double precision, 'processed';
+        return;
+    end if;
+
+    select * into m from inbox.message o where o.key = p_key for update;
+    v_known := found;
+
+    if v_known then
+        if m.finished_at is not null then
+            return query select 'terminal', 0, m.generation, 0::double precision, m.state;
+            return;
+        end if;
+
+        if m.state = 'attempting' then
+            select * into strict a from inbox.attempt o where o.claim_id = m.claim_id for update;
+            select * into v_owner from inbox.member o where o.id = a.member_id;
+            if v_owner.stopped_at is null and v_owner.heartbeat_at + v_owner.expiry > v_now then
+                return query select 'undecided', a.number, m.generation, 0::double precision, m.state;
+                return;
+            end if;
+            -- The owner is gone. One that stopped in order gave the attempt up; one that vanished died with it, and is charged if
+            -- nothing else ran in that process, or if this message has had its one free death in company.
+            if v_owner.stopped_at is not null then
+                update inbox.attempt o
+                   set outcome = 'aborted', charged = false, finished_at = v_now
+                 where o.claim_id = a.claim_id and o.outcome = 'started';
+            else
+                update inbox.attempt o
+                   set outcome = 'crashed', charged = a.alone or m.free_death_spent, finished_at = v_now,
+                       error_class = 'ProcessDied', error_text = 'the process ended without a word about this attempt'
+                 where o.claim_id = a.claim_id and o.outcome = 'started';
+                m.suspect := true;
+                m.free_death_spent := m.free_death_spent or not a.alone;
+            end if;
+            update inbox.message o
+               set state = 'waiting', claim_id = null, changed_at = v_now, suspect = m.suspect,
+                   free_death_spent = m.free_death_spent,
+                   due_at = v_now + make_interval(secs => inbox.pause_s(p_pacing, a.number))
+             where o.key = p_key and o.claim_id = a.claim_id and o.state = 'attempting'
+            returning * into strict m;
+        end if;
+
+        select count(*), count(*) filter (where o.charged), count(*) filter (where o.outcome = 'aborted')
+          into v_all, v_spent, v_given
+          from inbox.attempt o where o.key = p_key and o.generation = m.generation;
+
+        if v_spent >= p_max_attempts or v_given >= p_max_aborts then
+            update inbox.message o
+               set state = 'exhausted', due_at = null, finished_at = v_now, changed_at = v_now, dead_letter_needed = true,
+                   reason = case when v_spent >= p_max_attempts then 'attempts' else 'aborts' end
+             where o.key = p_key and o.state = 'waiting' and o.generation = m.generation
+            returning * into strict m;
+            return query select 'exhausted', v_all, m.generation, 0::double precision, m.reason;
+            return;
+        end if;
+
+        if m.due_at > v_now + make_interval(secs => p_tolerance_s) then
+            return query select 'early', v_all, m.generation, extract(epoch from m.due_at - v_now)::double precision, m.state;
+            return;
+        end if;
+
+        if m.suspect and not p_alone then
+            return query select 'suspect', v_all, m.generation, 0::double precision, m.state;
+            return;
+        end if;
+
+        update inbox.message o
+           set state = 'attempting', claim_id = p_claim, due_at = null, changed_at = v_now, copy_needed = false
+         where o.key = p_key and o.state = 'waiting' and o.generation = m.generation
+        returning * into strict m;
+    else
+        insert into inbox.message (key, consumer, source, message_id, type, state, claim_id, body, properties, exchange,
+                                   routing_key, traceparent, first_seen_at, changed_at)
+        values (p_key, p_consumer, p_source, p_message_id, p_type, 'attempting', p_claim, p_body, p_properties, p_exchange,
+                p_routing_key, p_traceparent, v_now, v_now)
+        returning * into strict m;
+    end if;
+
+    insert into inbox.attempt (claim_id, key, generation, number, member_id, alone, outcome, charged, started_at)
+    values (p_claim, p_key, m.generation, v_all + 1, p_member, p_alone, 'started', true, v_now);
+    return query select 'run', v_all + 1, m.generation, 0::double precision, m.state;
+end
+$$;
+
+-- Record how an attempt ended without effects, and what follows. Called in the claim's own transaction, under the key's lock.
+-- p_first: nothing was on record before, so the row and its first attempt are written whole. Otherwise the row is matched by key, claim
+-- and state; no match is IN001 and nothing is written.
+create function inbox.record_outcome(
+    p_key uuid, p_claim uuid, p_member uuid, p_alone boolean, p_first boolean,
+    p_consumer text, p_source text, p_message_id text, p_type text,
+    p_body bytea, p_properties bytea, p_exchange text, p_routing_key text, p_traceparent text,
+    p_started_s double precision,
+    p_outcome text, p_error_class text, p_error_text text, p_reason text, p_after_s double precision,
+    p_max_attempts integer, p_max_aborts integer, p_pacing double precision[]
+) returns table (state text, number integer, generation integer, delay_s double precision, reason text)
+    language plpgsql volatile
+    as $$
+#variable_conflict use_column
+declare
+    v_now     timestamptz := inbox.clock();
+    v_charged boolean := p_outcome in ('failed', 'timed_out');
+    v_all     integer := 1;
+    v_spent   integer := case when v_charged then 1 else 0 end;
+    v_given   integer := case when p_outcome = 'aborted' then 1 else 0 end;
+    v_gen     integer := 1;
+    v_delay   double precision := 0;
+    v_state   text;
+    v_reason  text;
+begin
+    if not p_first then
+        update inbox.attempt o
+           set outcome = p_outcome, charged = v_charged, finished_at = v_now,
+               error_class = p_error_class, error_text = p_error_text
+          from inbox.message m
+         where o.claim_id = p_claim and o.outcome = 'started'
+           and m.key = p_key and m.claim_id = p_claim and m.state = 'attempting'
+        returning o.generation, o.number into v_gen, v_all;
+        if not found then
+            raise exception 'attempt % no longer owns message %', p_claim, p_key using errcode = 'IN001';
+        end if;
+        select count(*) filter (where o.charged), count(*) filter (where o.outcome = 'aborted')
+          into v_spent, v_given
+          from inbox.attempt o where o.key = p_key and o.generation = v_gen;
+    end if;
+
+    if p_outcome = 'rejected' then
+        v_state := 'rejected';
+        v_reason := p_reason;
+    elsif v_spent >= p_max_attempts then
+        v_state := 'exhausted';
+        v_reason := 'attempts';
+    elsif v_given >= p_max_aborts then
+        v_state := 'exhausted';
+        v_reason := 'aborts';
+    else
+        v_state := 'waiting';
+        v_delay := greatest(inbox.pause_s(p_pacing, v_all), coalesce(p_after_s, 0));
+    end if;
+
+    if p_first then
+        insert into inbox.message (key, consumer, source, message_id, type, state, due_at, reason, dead_letter_needed,
+                                   body, properties, exchange, routing_key, traceparent, first_seen_at, changed_at, finished_at)
+        values (p_key, p_consumer, p_source, p_message_id, p_type, v_state,
+                case when v_state = 'waiting' then v_now + make_interval(secs => v_delay) end,
+                v_reason, v_state <> 'waiting',
+                p_body, p_properties, p_exchange, p_routing_key, p_traceparent, v_now, v_now,
+                case when v_state <> 'waiting' then v_now end);
+        insert into inbox.attempt (claim_id, key, generation, number, member_id, alone, outcome, charged, started_at,
+                                   finished_at, error_class, error_text)
+        values (p_claim, p_key, 1, 1, p_member, p_alone, p_outcome, v_charged, v_now - make_interval(secs => p_started_s),
+                v_now, p_error_class, p_error_text);
+    else
+        update inbox.message o
+           set state = v_state, claim_id = null, changed_at = v_now, reason = v_reason,
+               due_at = case when v_state = 'waiting' then v_now + make_interval(secs => v_delay) end,
+               finished_at = case when v_state <> 'waiting' then v_now end,
+               dead_letter_needed = o.dead_letter_needed or v_state <> 'waiting',
+               suspect = o.suspect and p_outcome = 'aborted'
+         where o.key = p_key and o.claim_id = p_claim and o.state = 'attempting';
+        if not found then
+            raise exception 'attempt % no longer owns message %', p_claim, p_key using errcode = 'IN001';
+        end if;
+    end if;
+    return query select v_state, v_all, v_gen, v_delay, v_reason;
+end
+$$;
+
+-- An owner settles an attempt whose session it lost. The lock is free only when that session has ended, and so the attempt's fate is
+-- known: what is still undecided was rolled back. False: the lock is held, come again.
+create function inbox.settle_debt(p_key uuid, p_claim uuid, p_pacing double precision[]) returns boolean
+    language plpgsql volatile
+    as $$
+declare
+    v_now timestamptz := inbox.clock();
+    v_all integer;
+begin
+    if not pg_try_advisory_xact_lock(inbox.lock_id(p_key)) then
+        return false;
+    end if;
+    perform from inbox.message m where m.key = p_key for update;
+    update inbox.attempt o
+       set outcome = 'aborted', charged = false, finished_at = v_now,
+           error_class = 'SessionLost', error_text = 'the database session ended under the attempt'
+     where o.claim_id = p_claim and o.outcome in ('started', 'crashed')
+    returning o.number into v_all;
+    if found then
+        update inbox.message m
+           set state = 'waiting', claim_id = null, changed_at = v_now,
+               due_at = v_now + make_interval(secs => inbox.pause_s(p_pacing, v_all))
+         where m.key = p_key and m.claim_id = p_claim and m.state = 'attempting';
+    end if;
+    return true;
+end
+$$;

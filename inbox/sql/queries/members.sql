@@ -1,0 +1,21 @@
+-- Process starts and their heartbeats.
+
+-- name: register_member
+-- Make this process start known; its attempts are undecided, not dead, from here on.
+insert into inbox.member (id, service, build, host, pid, expiry, started_at, heartbeat_at)
+values ($1, $2, $3, $4, $5, make_interval(secs => $6), inbox.clock(), inbox.clock())
+on conflict (id) do update set heartbeat_at = excluded.heartbeat_at, stopped_at = null;
+
+-- name: beat
+-- Prove that this process lives. No row back: it was removed and must be registered again.
+update inbox.member set heartbeat_at = inbox.clock() where id = $1 and stopped_at is null returning heartbeat_at;
+
+-- name: stop_member
+-- The process ends in order: what it still owes was given up, not died with.
+update inbox.member set stopped_at = inbox.clock() where id = $1 and stopped_at is null returning id;
+
+-- name: forget_members
+-- Members that ended long ago and own no undecided attempt.
+delete from inbox.member m
+ where m.heartbeat_at < inbox.clock() - make_interval(secs => $1)
+   and not exists (select from inbox.attempt a where a.member_id = m.id and a.outcome = 'started');

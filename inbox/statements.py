@@ -1,0 +1,73 @@
+"""The simple-protocol calls around an attempt, assembled in one place.
+
+A claim and a stamp are several statements in one round trip, which only the simple protocol can do, and it takes no arguments. So literals
+stand in the text, and only these two kinds ever do: a UUID, written as 32 hex digits by `uuid.UUID`, whose characters no quoting rule
+touches whatever `standard_conforming_strings` says; and nothing else. All other values travel as arguments of named queries.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from pools import SESSION_RESET
+
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+ROLLBACK = "ROLLBACK"
+COMMIT = "COMMIT"
+
+
+def literal(value: UUID) -> str:
+    """Return a UUID as an SQL literal: 32 hex digits between quotes, cast."""
+    return f"'{UUID(bytes=value.bytes).hex}'::uuid"
+
+
+def savepoint_name(claim_id: UUID) -> str:
+    """Return the name of the claim's savepoint. A handler cannot guess it, and RELEASE of it proves that the transaction is the claim's."""
+    return f"s_{UUID(bytes=claim_id.bytes).hex}"
+
+
+def claim(key: UUID, claim_id: UUID) -> str:
+    """The hot path's first call: fresh session state, BEGIN, the key's lock, the claim's savepoint, and the verdict in the last tag.
+
+    The lock is tried before the savepoint, or ROLLBACK TO would free it; the look is a statement of its own, so that its snapshot is taken
+    after the lock.
+    """
+    arguments = f"{literal(key)},{literal(claim_id)}"
+    return (
+        f"{BEGIN};{SESSION_RESET};CALL inbox.lock({arguments});"
+        f"SAVEPOINT {savepoint_name(claim_id)};SELECT FROM inbox.look({arguments})"
+    )
+
+
+def hold(key: UUID) -> str:
+    """The counted path's first call: fresh session state and the key's lock for the session; the verdict is in the last tag."""
+    return f"{SESSION_RESET};SELECT FROM inbox.hold({literal(key)})"
+
+
+def begin(claim_id: UUID) -> str:
+    """The counted path's transaction: BEGIN and the claim's savepoint."""
+    return f"{BEGIN};SAVEPOINT {savepoint_name(claim_id)}"
+
+
+def roll_back_to(claim_id: UUID) -> str:
+    """Undo the handler's effects and keep the claim."""
+    return f"ROLLBACK TO SAVEPOINT {savepoint_name(claim_id)}"
+
+
+def stamp(key: UUID, claim_id: UUID, *, counted: bool) -> str:
+    """The last call of a success; its tag must be COMMIT.
+
+    Constraints first: a deferred violation must fail inside the claim's savepoint, where the failure can still be recorded under the lock.
+    The tag alone proves nothing (after a handler's ROLLBACK a receipt and COMMIT would answer COMMIT too): RELEASE of the claim's savepoint
+    fails unless this still is the claim's transaction. TO DEFAULT undoes a handler's own `synchronous_commit`, and keeps a stricter one
+    that the server demands.
+    """
+    mark = (
+        f"CALL inbox.stamp_counted({literal(key)},{literal(claim_id)})"
+        if counted
+        else f"CALL inbox.stamp({literal(key)})"
+    )
+    return (
+        f"SET CONSTRAINTS ALL IMMEDIATE;{mark};SET LOCAL synchronous_commit TO DEFAULT;"
+        f"RELEASE SAVEPOINT {savepoint_name(claim_id)};{COMMIT}"
+    )
