@@ -1,15 +1,31 @@
 """Errors of the consumers, grouped by what a caller can do about them.
 
 ConsumerError
+├── BrokerUnavailable    wait and try again; the hint says what an operator looks at
+├── DatabaseUnavailable  the same
+├── ChannelLost          the same, when the connection may well be alive
+├── TopologyRefused      change the consumer's queue arguments: with these, messages would be lost
+├── TopologyMismatch     apply the topology, or delete the queue that differs
+├── PublishError         the message is not known to be in a queue
+│   ├── PublishReturned  bind a queue, then publish again
+│   ├── PublishRefused   the broker said no; its reason says why
+│   └── PublishUnconfirmed  nobody knows: publish again with the same message id
+├── SettledTwice         a bug: one delivery, two settlements
+├── DrainTimeout         a step of the stop took longer than it may; what is left goes back to the broker
 ├── ConfigError          change the value in the file
 ├── RegistrationError    change the decorated function
 ├── ConsumerNotFound     change `handler` in the file, or the module it names
 ├── ResourceMissing      provide the class by a lifespan
 ├── LifespanFailed       what a lifespan opens or closes is out of order
-└── UnexpectedAnswer     a handler returned what it should have raised or awaited
+├── UnexpectedAnswer     a handler returned what it should have raised or awaited
+├── MalformedProperties  a property list breaks the encoding: record the message as it is, change nothing in it
+├── HeadersTooLarge      a property list does not fit into one frame: publish less of it
+└── ClientUnsupported    install the client version that this build was made for
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Sequence
 
 
 class ConsumerError(Exception):
@@ -79,3 +95,147 @@ class UnexpectedAnswer(ConsumerError):
     def __init__(self, *, handler: str, problem: str, advice: str) -> None:
         self.handler, self.problem, self.advice = handler, problem, advice
         super().__init__(f"handler {handler}: {problem}: {advice}")
+
+
+class BrokerUnavailable(ConsumerError):
+    """The broker cannot be reached, or ended the connection.
+
+    :param broker: host and port, never the URL.
+    :param action: what was tried: "connect".
+    :param problem: what happened.
+    :param hint: what to look at.
+    """
+
+    def __init__(self, *, broker: str, action: str, problem: str, hint: str) -> None:
+        self.broker, self.action, self.problem, self.hint = broker, action, problem, hint
+        super().__init__(f"broker {broker}: cannot {action}: {problem}; {hint}")
+
+
+class ChannelLost(ConsumerError):
+    """A channel ended, or did not answer in time, while it was used. Nothing sent on it lately is known to have arrived.
+
+    :param code: the broker's reply code, such as 404; None if it gave none.
+    """
+
+    def __init__(self, *, broker: str, action: str, problem: str, code: int | None = None) -> None:
+        self.broker, self.action, self.problem, self.code = broker, action, problem, code
+        super().__init__(f"broker {broker}: cannot {action}: {problem}")
+
+
+class TopologyRefused(ConsumerError):
+    """A queue would be declared in a way that loses messages.
+
+    :param argument: the queue argument, or "name".
+    """
+
+    def __init__(self, *, queue: str, argument: str, value: object, problem: str, allowed: str) -> None:
+        self.queue, self.argument, self.value, self.problem, self.allowed = queue, argument, value, problem, allowed
+        super().__init__(f"queue {queue}: {argument} = {value!r}: {problem}; allowed: {allowed}")
+
+
+class TopologyMismatch(ConsumerError):
+    """What the broker has is not what the consumers need.
+
+    :param differences: one sentence for each queue or exchange that is missing or differs.
+    :param missing: names of the queues that are not there.
+    """
+
+    def __init__(self, *, differences: Sequence[str], missing: Collection[str] = ()) -> None:
+        self.differences, self.missing = tuple(differences), frozenset(missing)
+        super().__init__("the broker's topology is not the configured one: " + "; ".join(self.differences))
+
+
+class PublishError(ConsumerError):
+    """A publish that is not proven to have reached a queue."""
+
+    def __init__(self, *, exchange: str, routing_key: str, message_id: str, problem: str) -> None:
+        self.exchange, self.routing_key, self.message_id, self.problem = exchange, routing_key, message_id, problem
+        where = f"exchange {exchange!r}" if exchange else "the default exchange"
+        super().__init__(f"message {message_id} to {where} with routing key {routing_key!r}: {problem}")
+
+
+class PublishReturned(PublishError):
+    """No queue is bound for it: the broker gave the message back."""
+
+
+class PublishRefused(PublishError):
+    """The broker refused the message: a full queue, no such exchange, no permission, a property it does not take."""
+
+
+class PublishUnconfirmed(PublishError):
+    """Whether the message arrived is unknown.
+
+    :param sent: False if it certainly never left this process.
+    """
+
+    def __init__(self, *, exchange: str, routing_key: str, message_id: str, problem: str, sent: bool) -> None:
+        self.sent = sent
+        fate = "it may have arrived" if sent else "it was not sent"
+        super().__init__(
+            exchange=exchange, routing_key=routing_key, message_id=message_id, problem=f"{problem}; {fate}"
+        )
+
+
+class SettledTwice(ConsumerError):
+    """A delivery was to be settled a second time."""
+
+    def __init__(self, *, queue: str, tag: int, verb: str, settled: str) -> None:
+        self.queue, self.tag, self.verb, self.settled = queue, tag, verb, settled
+        super().__init__(f"delivery {tag} of queue {queue} cannot be settled by {verb}: {settled} was called before")
+
+
+class DrainTimeout(ConsumerError):
+    """A step of an orderly stop was not done in time.
+
+    :param step: what was waited for: "cancel".
+    """
+
+    def __init__(self, *, subject: str, step: str, deadline_s: float) -> None:
+        self.subject, self.step, self.deadline_s = subject, step, deadline_s
+        super().__init__(f"{subject}: {step} was not done within {deadline_s:g} s; what is unsettled goes back")
+
+
+class DatabaseUnavailable(ConsumerError):
+    """PostgreSQL cannot be reached, or does not let us in.
+
+    :param database: hosts and ports, never the URL.
+    :param problem: what happened.
+    :param hint: what to look at.
+    """
+
+    def __init__(self, *, database: str, problem: str, hint: str) -> None:
+        self.database, self.problem, self.hint = database, problem, hint
+        super().__init__(f"database {database}: {problem}; {hint}")
+
+
+class MalformedProperties(ConsumerError):
+    """A property list that breaks the encoding, so that nothing behind the break can be read.
+
+    :param at: offset of the broken field in the list, in bytes.
+    """
+
+    def __init__(self, *, problem: str, at: int) -> None:
+        self.problem, self.at = problem, at
+        super().__init__(f"the property list is malformed at byte {at}: {problem}")
+
+
+class HeadersTooLarge(ConsumerError):
+    """A header frame that the broker would answer by closing the connection; nothing was sent.
+
+    :param size: payload of the header frame, in bytes.
+    :param limit: what the negotiated frame size leaves for it, in bytes.
+    """
+
+    def __init__(self, *, size: int, limit: int) -> None:
+        self.size, self.limit = size, limit
+        super().__init__(
+            f"the headers take {size} bytes and one frame holds {limit}: the message cannot be published with them"
+        )
+
+
+class ClientUnsupported(ConsumerError):
+    """The installed AMQP client does not decode frames the way that this build stands on."""
+
+    def __init__(self, *, version: str, problem: str) -> None:
+        self.version, self.problem = version, problem
+        super().__init__(f"pamqp {version} is not supported: {problem}; install the version that inbox-fleet asks for")
