@@ -7,6 +7,7 @@ migrate, partitions, server_checks      the database's side
 """
 
 from inbox.attempt import Inbox
+from inbox.backoff import Backoff
 from inbox.company import Company
 from inbox.debts import Debts
 from inbox.envelope import Attempt, Envelope, Message, message_key, unidentified_key
@@ -27,10 +28,12 @@ from inbox.errors import (
     TxRefused,
     UnsafeServer,
 )
-from inbox.members import Member
+from inbox.members import Member, build
 from inbox.migrate import migrate, migrations, pending
 from inbox.outcomes import Outcome, Reject, Retry
+from inbox.partitions import keep as keep_partitions
 from inbox.policy import Policy
+from inbox.probe import blocked
 from inbox.server_checks import check_server
 from inbox.states import State
 from inbox.tx import Tx
@@ -38,6 +41,7 @@ from inbox.tx import Tx
 __all__ = [
     "Attempt",
     "AttemptLost",
+    "Backoff",
     "Company",
     "Debts",
     "Envelope",
@@ -64,7 +68,10 @@ __all__ = [
     "TxError",
     "TxRefused",
     "UnsafeServer",
+    "blocked",
+    "build",
     "check_server",
+    "keep_partitions",
     "message_key",
     "migrate",
     "migrations",

@@ -3,10 +3,11 @@
     claim → handler → stamp and COMMIT          the caller acks
                     ↘ roll back, record, COMMIT   the caller waits in the broker, or acks what became terminal
 
-The key's lock covers the whole life of an attempt, the record of its failure included. A first delivery takes the hot path: nothing is
-written before the outcome is known. A redelivery, or a message with a row, takes the counted path: lock, count, run, on one session, so a
-start can never land after its lane has lost the lock. Which of both, and what each verdict means, is decided here and nowhere else; what a
-state may become stands in `inbox.states` and in the schema's functions.
+The key's lock covers the whole life of an attempt, the record of its failure included. A first delivery takes the hot
+path: nothing is written before the outcome is known. A redelivery, or a message with a row, takes the counted path:
+lock, count, run, on one session, so a start can never land after its lane has lost the lock. Which of both, and what
+each verdict means, is decided here and nowhere else; what a state may become stands in `inbox.states` and in the
+schema's functions.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ class Inbox:
         return step
 
     async def _open(self, sql: str) -> tuple[Checkout, str]:
-        """Get a session and send a claim's first call. A session that died idle in the pool shows here first, so once more on another."""
+        """Get a session and send a claim's first call; once more on another, since one that died idle shows here."""
         for last in (False, True):
             try:
                 checkout = await self._pool.checkout(folds_reset=True)
@@ -235,7 +236,8 @@ class Inbox:
         try:
             return await self._run(claim, handle)
         except BaseException:
-            # The lane is cancelled, or this machine has a bug: either way the session goes, and what was counted is owed.
+            # The lane is cancelled, or this machine has a bug: either way the session goes, and what was counted is
+            # owed.
             self._owe(claim)
             claim.checkout.terminate()
             raise
@@ -359,7 +361,7 @@ class Inbox:
         return _outcome(recorded, failure)
 
     async def _record(self, claim: Claim, failure: _Failure) -> Recorded | None:
-        """Roll back to the claim, record, COMMIT: one transaction, under the lock. None: the claim's savepoint is out of reach."""
+        """Roll back to the claim, record, COMMIT, all under the lock. None: the claim's savepoint is out of reach."""
         try:
             await claim.call(statements.roll_back_to(claim.attempt.claim_id))
         except StatementFailed:
@@ -427,7 +429,7 @@ def _swallowed(tx: Tx, error: BaseException) -> _Failure | Fault:
     if fault not in (Fault.HANDLER, Fault.TIME_IS_UP):
         return fault
     broken = TxBroken(
-        "the handler swallowed a database error and returned: its transaction was aborted, so there is nothing to commit; "
+        "the handler swallowed a database error and returned: it aborted the transaction, so nothing can be committed; "
         "let the error pass, or use `async with tx.savepoint()` around what may fail"
     )
     broken.__cause__ = cause

@@ -1,6 +1,7 @@
 """An open claim: the key's lock, the session that holds it, and the one place that sends COMMIT.
 
-Every statement here is the fleet's own. Its errors are translated once, into `Lost` or `Refused`, with what they mean for the attempt.
+Every statement here is the fleet's own. Its errors are translated once, into `StatementFailed` or `CommitUnknown`,
+with what they mean for the attempt.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class CommitUnknown(Exception):
 
 
 def describe(error: BaseException) -> str:
-    """Return an error's class and SQLSTATE: what a breaker and a log name it by. Never its text, which may quote data."""
+    """Return an error's class and SQLSTATE, to name it by. Never its text, which may quote data."""
     sqlstate = getattr(error, "sqlstate", None)
     name = type(error).__name__
     return f"{name} ({sqlstate})" if isinstance(sqlstate, str) else name
@@ -202,7 +203,7 @@ class Claim:
 
 
 EARLY_TOLERANCE_S = 0.05
-"""A parking queue returns copies up to a few milliseconds before their time; one that early is not parked for a whole further step."""
+"""Parking queues return copies up to a few milliseconds early; those are not parked for a whole further step."""
 
 
 async def simple(connection: asyncpg.Connection[Any], sql: str) -> str:

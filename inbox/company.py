@@ -1,8 +1,8 @@
 """Who runs beside whom in one process.
 
-A message that was being attempted when its process died is a suspect: its next attempt runs with no other attempt in the process, so
-that another death is its own doing and nobody else's. Ordinary attempts share the process; a suspect waits until it is alone. A waiting
-suspect goes first, or a busy process would never be empty.
+A message that was being attempted when its process died is a suspect: its next attempt runs with no other attempt in
+the process, so that another death is its own doing and nobody else's. Ordinary attempts share the process; a suspect
+waits until it is alone. A waiting suspect goes first, or a busy process would never be empty.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 class Company:
     """A gate that many attempts pass together and a suspect passes alone.
 
-    Presence is taken before the claim, so nobody waits here while holding a connection or a key. Passing an open gate costs no turn of the
-    event loop.
+    Presence is taken before the claim, so nobody waits here while holding a connection or a key. Passing an open gate
+    costs no turn of the event loop.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
 """Attempts whose session was lost before their outcome was proven: what this process still owes the database.
 
-While a process lives, its attempts without an outcome are undecided, and copies of their messages park. So whoever loses the session of a
-counted attempt must settle it, as soon as the lost session has ended on the server: the key's lock is free then and only then.
+While a process lives, its attempts without an outcome are undecided, and copies of their messages park. So whoever
+loses the session of a counted attempt must settle it, as soon as the lost session has ended on the server: the key's
+lock is free then and only then.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import structlog
-from tenacity import wait_exponential_jitter
 
+from inbox.backoff import Backoff
 from inbox.claiming import DRIVER_ERRORS, describe
 from inbox.queries import query
 from pools import Pool, PoolError
@@ -54,19 +55,16 @@ class Debts:
         self._added.set()
 
     async def run(self) -> None:
-        """Settle debts until cancelled. While the database or a lost session is in the way, come again with growing, jittered pauses."""
-        pause_s = wait_exponential_jitter(initial=0.1, max=5.0, jitter=0.2)
-        tries = 0
+        """Settle debts until cancelled; what cannot be settled yet is tried again after growing, jittered pauses."""
+        pauses = Backoff(first_s=0.1, longest_s=5.0)
         while True:
             if not self._open:
-                tries = 0
                 self._added.clear()
                 await self._added.wait()
-            tries += 1
             if await self.settle():
-                tries = 0
+                pauses.reset()
             else:
-                await asyncio.sleep(pause_s(_Tries(tries)))  # type: ignore[arg-type]
+                await asyncio.sleep(pauses.next_s())
 
     async def settle(self) -> bool:
         """Try every debt once. Return whether none is left."""
@@ -83,10 +81,3 @@ class Debts:
                 del self._open[debt.claim_id]
                 log.info("debt.settled", key=str(debt.key), claim_id=str(debt.claim_id))
         return not self._open
-
-
-@dataclass(frozen=True, slots=True)
-class _Tries:
-    """What tenacity's wait strategies look at."""
-
-    attempt_number: int

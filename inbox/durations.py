@@ -16,7 +16,7 @@ def seconds(duration: float | int | str) -> float:
     :raises ValueError: it is negative, not finite, or not of that form.
     """
     if isinstance(duration, bool):
-        raise ValueError(f'{duration!r} is not a duration: write a number and a unit, such as "30s"')
+        raise ValueError(f'{duration!r} is not a duration: write a number and a unit, such as "30s"')  # noqa: TRY004  # one error for every wrong value
     if isinstance(duration, (int, float)):
         value = float(duration)
     else:
@@ -30,7 +30,7 @@ def seconds(duration: float | int | str) -> float:
 
 
 def text(value_s: float) -> str:
-    """Return the shortest exact form of a number of seconds, as it stands in queue names: 5.0 → "5s", 0.25 → "250ms", 300.0 → "5m"."""
+    """Return the shortest exact form of seconds, as it stands in queue names: "5s" for 5.0, "250ms", "5m"."""
     millis = round(value_s * 1000)
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
         if millis and millis % size == 0:

@@ -1,7 +1,8 @@
 """The message as it was received, its key, and the envelope that a handler gets.
 
-A `Message` is what the inbox stores of a message: its identity and its exact bytes, whatever the wire was. Bodies and property lists are
-never decoded and encoded again: a replayed message is byte for byte the one that came. An `Envelope` is a message read for a handler.
+A `Message` is what the inbox stores of a message: its identity and its exact bytes, whatever the wire was. Bodies and
+property lists are never decoded and encoded again: a replayed message is byte for byte the one that came. An
+`Envelope` is a message read for a handler.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ MAX_ID_BYTES = 255
 def message_key(consumer: str, source: str, message_id: str) -> UUID:
     """Return the 16-byte key of a message: one consumer's memory of one message id from one source.
 
-    The three parts are framed by their lengths before they are hashed, so that no two triples share a preimage. Names of queues, hosts
-    and processes are not part of it: a message keeps its key wherever it is delivered.
+    The three parts are framed by their lengths before they are hashed, so that no two triples share a preimage. Names
+    of queues, hosts and processes are not part of it: a message keeps its key wherever it is delivered.
     """
     return _hashed(b"message", consumer.encode(), source.encode(), message_id.encode())
 
 
 def unidentified_key(consumer: str, properties: bytes, body: bytes) -> UUID:
-    """Return the key under which a message without a usable id is recorded: derived from its bytes, so two bodies are never folded."""
+    """Return the key of a message without a usable id: derived from its bytes, so two bodies are never folded."""
     return _hashed(b"unidentified", consumer.encode(), properties, body)
 
 

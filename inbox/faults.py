@@ -1,7 +1,8 @@
 """Whose fault an error is: one table of SQLSTATEs and exception types.
 
-Asked only about errors that came out of the fleet's own statements or through a `Tx`; a handler's other errors are always its own. The
-order of the questions matters: a session that is gone shows as several types, so whether it is closed is asked first.
+Asked only about errors that came out of the fleet's own statements or through a `Tx`; a handler's other errors are
+always its own. The order of the questions matters: a session that is gone shows as several types, so whether it is
+closed is asked first.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ _BY_CLASS: dict[str, Fault] = {
     "58": Fault.PAUSE,  # system error
     "28": Fault.PAUSE,  # invalid authorization
 }
-# In the fleet's own statements these mean that a migration, a privilege or a partition is missing: nobody's message can be served.
+# In the fleet's own statements these mean that a migration, a privilege or a partition is missing: nobody's message
+# can be served.
 _OURS: dict[str, Fault] = {
     "23514": Fault.PAUSE,  # no partition for the receipt
     "3D000": Fault.PAUSE,

@@ -1,7 +1,7 @@
 """Process starts and their heartbeats.
 
-Every process start is a member with an id of its own. While its heartbeat is younger than its expiry, in database time, its undecided
-attempts are nobody else's to judge.
+Every process start is a member with an id of its own. While its heartbeat is younger than its expiry, in database
+time, its undecided attempts are nobody else's to judge.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _FORGET_AFTER_S = 7 * 86_400.0
 class Member:
     """One process start.
 
-    :param heartbeat_s: seconds between two heartbeats.
-    :param expiry_s: how old a heartbeat may be until the process counts as dead; several heartbeats, or a short outage kills it on paper.
+    :param heartbeat_s: seconds between two heartbeats. :param expiry_s: how old a heartbeat may be until the process
+    counts as dead; several heartbeats, or a short outage kills it on paper.
     """
 
     service: str

@@ -1,7 +1,8 @@
 """Forward-only migrations of the inbox schema.
 
-Numbered files, each applied once in a transaction of its own, under an advisory lock that is polled (a waiting session would hold a snapshot
-and block concurrent index builds). An applied file that changed is an error. A process starts only on the schema that its build knows.
+Numbered files, each applied once in a transaction of its own, under an advisory lock that is polled (a waiting
+session would hold a snapshot and block concurrent index builds). An applied file that changed is an error. A process
+starts only on the schema that its build knows.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ async def _pending(connection: asyncpg.Connection[Any]) -> list[Migration]:
 async def _lock(connection: asyncpg.Connection[Any], wait_s: float) -> None:
     try:
         async with asyncio.timeout(wait_s):
-            while not await connection.fetchval(query("try_migration_lock"), _LOCK):
+            while not await connection.fetchval(query("try_migration_lock"), _LOCK):  # noqa: ASYNC110  # another process's lock
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise SchemaBusy(waited_s=wait_s) from None

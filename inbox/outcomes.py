@@ -1,7 +1,8 @@
 """How an attempt ends, as values.
 
-`Reject` and `Retry` are a handler's answers. Everything else here is what the attempt machine tells its caller; each outcome says what is
-already durable in the database, and so what may be done to the delivery. Callers match on the whole `Outcome` union.
+`Reject` and `Retry` are a handler's answers. Everything else here is what the attempt machine tells its caller; each
+outcome says what is already durable in the database, and so what may be done to the delivery. Callers match on the
+whole `Outcome` union.
 """
 
 from __future__ import annotations

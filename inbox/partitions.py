@@ -1,8 +1,9 @@
 """The receipt's time partitions: few, wide, and made ahead.
 
-Every claim opens every partition, so there are few of them: each spans a third of the retention. A new one is made as a table of its own
-and then attached, which waits for nobody; `CREATE TABLE … PARTITION OF` would stall every claim. There is no default partition: a missing
-one pauses the fleet by name instead of filling a table that could never be attached around.
+Every claim opens every partition, so there are few of them: each spans a third of the retention. A new one is made as
+a table of its own and then attached, which waits for nobody; `CREATE TABLE … PARTITION OF` would stall every claim.
+There is no default partition: a missing one pauses the fleet by name instead of filling a table that could never be
+attached around.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ async def ensure(connection: asyncpg.Connection[Any], *, retention_s: float) -> 
 
 
 async def runway_s(connection: asyncpg.Connection[Any]) -> float:
-    """Return for how many seconds from now receipts have a partition; zero or less means that nothing can be processed."""
+    """Return for how many seconds from now receipts have a partition; zero or less: nothing can be processed."""
     upper = await _upper_bound(connection)
     return 0.0 if upper is None else float((upper - await connection.fetchval(_CLOCK)).total_seconds())
 
@@ -71,7 +72,7 @@ async def keep(pool: Pool, *, retention_s: float) -> None:
             if made:
                 log.info("receipt.partitions_made", names=made)
         except (*DRIVER_ERRORS, PoolError) as error:
-            log.error("receipt.partitions_not_made", fault=describe(error))
+            log.warning("receipt.partitions_not_made", fault=describe(error))
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
@@ -82,8 +83,8 @@ async def _upper_bound(connection: asyncpg.Connection[Any]) -> datetime | None:
 
 
 async def _attach(connection: asyncpg.Connection[Any], name: str, lower: datetime, upper: datetime) -> None:
-    # Names and bounds are made of digits here, never of anybody's input. Two processes may do this at once: the lock lets one of them
-    # make the table, the other finds it attached.
+    # Names and bounds are made of digits here, never of anybody's input. Two processes may do this at once: the lock
+    # lets one of them make the table, the other finds it attached.
     bounds = f"FROM ('{lower.isoformat()}') TO ('{upper.isoformat()}')"
     async with connection.transaction():
         await connection.execute(query("lock_partitions"))

@@ -1,7 +1,7 @@
 """Named points of an attempt at which a process may die.
 
-In production nobody listens and `reach` is one comparison. A test harness installs a listener that kills the process at the point it was
-told, so that "safe against SIGKILL at any point" is proven point by point.
+In production nobody listens and `reach` is one comparison. A test harness installs a listener that kills the process
+at the point it was told, so that "safe against SIGKILL at any point" is proven point by point.
 """
 
 from __future__ import annotations

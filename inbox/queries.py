@@ -1,7 +1,7 @@
 """Named statements, read once from `inbox/sql/queries/*.sql`.
 
-Each statement stands in a file under `-- name: …` with a line that says what it is for. The name is the only handle; a statement is used
-through the constant in the class that needs it, so an unknown name fails at import.
+Each statement stands in a file under `-- name: …` with a line that says what it is for. The name is the only handle;
+a statement is used through the constant in the class that needs it, so an unknown name fails at import.
 """
 
 from __future__ import annotations

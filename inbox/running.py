@@ -1,8 +1,8 @@
 """Run one handler once, and say how it ended as a value.
 
-Handlers run in tasks that belong to the product: a lost broker channel never cancels one. Only the handler's own time, or a shutdown whose
-deadline has passed, does. A handler that does not end when it is cancelled is abandoned: its tx is dead, its session is terminated, and
-nothing waits for it.
+Handlers run in tasks that belong to the product: a lost broker channel never cancels one. Only the handler's own
+time, or a shutdown whose deadline has passed, does. A handler that does not end when it is cancelled is abandoned:
+its tx is dead, its session is terminated, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Runner:
     async def run(self, handle: Handle, attempt: Attempt, tx: Tx, *, timeout_s: float) -> Ending:
         """Call the handler and wait for its end.
 
-        A handler that returns although it was cancelled did not necessarily do all of its work, so the cancellation counts, not the return.
+        A handler that returns although it was cancelled did not necessarily do all of its work, so the cancellation
+        counts, not the return.
         """
         if self._giving_up:
             return GivenUp(stuck=False)

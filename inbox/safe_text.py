@@ -1,7 +1,7 @@
 """Text that PostgreSQL stores, made from text that it would refuse.
 
-PostgreSQL text holds neither NUL nor surrogates, and an error text can be of any size. What is stored *about* a message must never be the
-reason why the message cannot be recorded.
+PostgreSQL text holds neither NUL nor surrogates, and an error text can be of any size. What is stored *about* a
+message must never be the reason why the message cannot be recorded.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from inbox.queries import query
 
 
 async def check_server(connection: asyncpg.Connection[Any]) -> None:
-    """Refuse a server or session whose COMMIT promises less than this product does, a schema that does not fit, and missing partitions.
+    """Refuse a server whose COMMIT promises too little, a schema that does not fit, and missing partitions.
 
     :raises UnsafeServer: names the setting, its value, and what is allowed.
     :raises SchemaError: run `inbox-fleet migrate`, or deploy the fitting build.

@@ -1,8 +1,9 @@
 """The simple-protocol calls around an attempt, assembled in one place.
 
-A claim and a stamp are several statements in one round trip, which only the simple protocol can do, and it takes no arguments. So literals
-stand in the text, and only these two kinds ever do: a UUID, written as 32 hex digits by `uuid.UUID`, whose characters no quoting rule
-touches whatever `standard_conforming_strings` says; and nothing else. All other values travel as arguments of named queries.
+A claim and a stamp are several statements in one round trip, which only the simple protocol can do, and it takes no
+arguments. So literals stand in the text, and only these two kinds ever do: a UUID, written as 32 hex digits by
+`uuid.UUID`, whose characters no quoting rule touches whatever `standard_conforming_strings` says; and nothing else.
+All other values travel as arguments of named queries.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ def literal(value: UUID) -> str:
 
 
 def savepoint_name(claim_id: UUID) -> str:
-    """Return the name of the claim's savepoint. A handler cannot guess it, and RELEASE of it proves that the transaction is the claim's."""
+    """Return the name of the claim's savepoint. A handler cannot guess it; RELEASE of it is the proof."""
     return f"s_{UUID(bytes=claim_id.bytes).hex}"
 
 
 def claim(key: UUID, claim_id: UUID) -> str:
-    """The hot path's first call: fresh session state, BEGIN, the key's lock, the claim's savepoint, and the verdict in the last tag.
+    """The hot path's first call: BEGIN, fresh session state, the lock, the savepoint; the verdict is in the last tag.
 
-    The lock is tried before the savepoint, or ROLLBACK TO would free it; the look is a statement of its own, so that its snapshot is taken
-    after the lock.
+    The lock is tried before the savepoint, or ROLLBACK TO would free it; the look is a statement of its own, so that
+    its snapshot is taken after the lock.
     """
     arguments = f"{literal(key)},{literal(claim_id)}"
     return (
@@ -40,7 +41,7 @@ def claim(key: UUID, claim_id: UUID) -> str:
 
 
 def hold(key: UUID) -> str:
-    """The counted path's first call: fresh session state and the key's lock for the session; the verdict is in the last tag."""
+    """The counted path's first call: fresh session state, the session's lock; the verdict is in the last tag."""
     return f"{SESSION_RESET};SELECT FROM inbox.hold({literal(key)})"
 
 
@@ -57,10 +58,10 @@ def roll_back_to(claim_id: UUID) -> str:
 def stamp(key: UUID, claim_id: UUID, *, counted: bool) -> str:
     """The last call of a success; its tag must be COMMIT.
 
-    Constraints first: a deferred violation must fail inside the claim's savepoint, where the failure can still be recorded under the lock.
-    The tag alone proves nothing (after a handler's ROLLBACK a receipt and COMMIT would answer COMMIT too): RELEASE of the claim's savepoint
-    fails unless this still is the claim's transaction. TO DEFAULT undoes a handler's own `synchronous_commit`, and keeps a stricter one
-    that the server demands.
+    Constraints first: a deferred violation must fail inside the claim's savepoint, where the failure can still be
+    recorded under the lock. The tag alone proves nothing (after a handler's ROLLBACK a receipt and COMMIT would
+    answer COMMIT too): RELEASE of the claim's savepoint fails unless this still is the claim's transaction. TO
+    DEFAULT undoes a handler's own `synchronous_commit`, and keeps a stricter one that the server demands.
     """
     mark = (
         f"CALL inbox.stamp_counted({literal(key)},{literal(claim_id)})"

@@ -1,9 +1,11 @@
 """The state machine of a message and of its attempts, as tables.
 
-Everything that decides which state follows which stands here; the migrations repeat it as CHECK constraints, and the statements that write a
-state match key, claim and from-state. A pair that is missing from `TRANSITIONS` is `InvalidTransition`, never a silent zero.
+Everything that decides which state follows which stands here; the migrations repeat it as CHECK constraints, and the
+statements that write a state match key, claim and from-state. A pair that is missing from `TRANSITIONS` is
+`InvalidTransition`, never a silent zero.
 
-`PROCESSED` is not stored as a row: a processed message is a receipt, and its row, if it had one, is deleted in the same transaction.
+`PROCESSED` is not stored as a row: a processed message is a receipt, and its row, if it had one, is deleted in the
+same transaction.
 """
 
 from __future__ import annotations
@@ -98,4 +100,4 @@ class AttemptOutcome(str, Enum):
 
 
 CHARGED = frozenset({AttemptOutcome.STARTED, AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.CRASHED})
-"""Outcomes that spend budget. A crash in company is free once per generation, so the row itself says whether it was charged."""
+"""Outcomes that spend budget; a crash in company is free once per generation, so each row says if it was charged."""

@@ -1,7 +1,7 @@
 """Which statements a handler may not send: those that end, nest or outlive the attempt's transaction.
 
-This is politeness: it tells a handler early, by name, what it did. The guarantee is elsewhere: the stamp releases the claim's own savepoint,
-which fails in every way a transaction can have been ended (`inbox.statements.stamp`).
+This is politeness: it tells a handler early, by name, what it did. The guarantee is elsewhere: the stamp releases the
+claim's own savepoint, which fails in every way a transaction can have been ended (`inbox.statements.stamp`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _word(query: str, position: int) -> tuple[str, int]:
 
 
 def _skip(query: str, position: int) -> int:
-    """Return the position of the first character that is not blank, a semicolon, or inside a comment (block comments nest)."""
+    """Return the position of the first character that is no blank, semicolon or comment (block comments nest)."""
     while position < len(query):
         if query[position].isspace() or query[position] == ";":
             position += 1

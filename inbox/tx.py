@@ -1,8 +1,9 @@
 """The transaction that a handler gets.
 
-A `Tx` is bound to one server session and to one attempt: nothing reconnects under it, a handler cannot end it, and every use after the
-attempt raises. It never uses the simple protocol, so no statement can hide a second one behind a semicolon. It remembers the driver errors
-that passed through it: only those may be judged as the database's fault, since a handler's HTTP client raises the same `TimeoutError`.
+A `Tx` is bound to one server session and to one attempt: nothing reconnects under it, a handler cannot end it, and
+every use after the attempt raises. It never uses the simple protocol, so no statement can hide a second one behind a
+semicolon. It remembers the driver errors that passed through it: only those may be judged as the database's fault,
+since a handler's HTTP client raises the same `TimeoutError`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 MAX_SAVEPOINTS = 30
-"""Per attempt. Released savepoints that wrote hold a slot until the end, and beyond 64 of them every reader of the cluster slows down."""
+"""Per attempt. Released savepoints that wrote hold a slot until the end; beyond 64 all readers of the cluster slow."""
 
 _RELEASE_WAIT_S = 1.0
 
@@ -30,8 +31,8 @@ _RELEASE_WAIT_S = 1.0
 class Tx:
     """One attempt's transaction. Handed to handlers; never made by them.
 
-    Every method raises `TxDead` once the attempt is over, `TxRefused` for statements that control the transaction or change the session,
-    and `TxBroken` when two tasks use the tx at once.
+    Every method raises `TxDead` once the attempt is over, `TxRefused` for statements that control the transaction or
+    change the session, and `TxBroken` when two tasks use the tx at once.
     """
 
     __slots__ = ("_broken", "_busy", "_connection", "_dead", "_faults", "_savepoints")

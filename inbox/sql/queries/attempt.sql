@@ -1,8 +1,8 @@
 -- The attempt's statements. Functions of these names stand in the migrations; what they guard is written there.
 
 -- name: start_attempt
--- Decide about a copy and, if it may run, count its start. Commits by itself: the start is durable before the handler runs.
-select verdict, number, generation, remaining_s, state
+-- Decide about a copy and, if it may run, count its start. Commits by itself: the start is durable before the handler
+runs. select verdict, number, generation, remaining_s, state
   from inbox.start_attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17);
 
 -- name: record_outcome

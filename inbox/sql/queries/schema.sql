@@ -29,3 +29,7 @@ select current_setting('synchronous_commit') as synchronous_commit,
        pg_is_in_recovery() as in_recovery,
        current_setting('server_version_num')::integer as server_version
   from pg_database d where d.datname = current_database();
+
+-- name: probe
+-- Whether this server takes writes now.
+select pg_is_in_recovery() or current_setting('transaction_read_only') = 'on';

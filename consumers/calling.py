@@ -1,0 +1,64 @@
+"""From a claimed message to a call of the user's handler.
+
+This closes over one delivery and is called by the attempt machine, at most once per attempt: it chooses the handler
+by the message's type, binds the attempt to the log lines of this task, and looks at what the handler answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from consumers.codec import Decoded, Malformed
+from consumers.handlers import BoundHandler
+from consumers.logs import bind_attempt
+from consumers.registry import Routes
+from consumers.telemetry import Span
+from consumers.threads import BlockingTx, in_thread
+from inbox import Attempt, Reject, Tx
+
+
+class Call:
+    """One message's call.
+
+    :param ignore_unknown: what becomes of a type without a handler: processed without effects, or rejected.
+    """
+
+    def __init__(self, decoded: Decoded | Malformed, routes: Routes, *, ignore_unknown: bool, span: Span) -> None:
+        self._decoded = decoded
+        self._routes = routes
+        self._ignore_unknown = ignore_unknown
+        self._span = span
+
+    async def __call__(self, attempt: Attempt, tx: Tx) -> None:
+        """Run the handler once.
+
+        :raises Reject: the message can't be read, or its type has no handler and the policy is to reject it.
+        """
+        decoded = self._decoded
+        if isinstance(decoded, Malformed):
+            raise Reject(decoded.reason)
+        message = decoded.message
+        handler = self._routes.find(message.type)
+        if handler is None:
+            if self._ignore_unknown:
+                return
+            named = f"type {message.type!r}" if message.type else "a message that names no type"
+            raise Reject(f"{message.consumer} has no handler for {named}")
+        bind_attempt(
+            consumer=message.consumer,
+            message_id=message.message_id,
+            type=message.type,
+            attempt=attempt.number,
+            claim_id=attempt.claim_id,
+        )
+        self._span.attempt(number=attempt.number, generation=attempt.generation, claim_id=str(attempt.claim_id))
+        handler.accept(await _answer(handler, decoded, attempt, tx))
+
+
+async def _answer(handler: BoundHandler, decoded: Decoded, attempt: Attempt, tx: Tx) -> object:
+    envelope = decoded.envelope(attempt)
+    if handler.handler.is_sync:
+        blocking = BlockingTx(tx, asyncio.get_running_loop())
+        return await in_thread(f"handler {handler.handler.name}", lambda: handler(envelope, blocking))
+    answer: object = await handler(envelope, tx)
+    return answer

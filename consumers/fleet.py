@@ -1,0 +1,207 @@
+"""The composition root: one process of a fleet, from its configuration to its exit code.
+
+Everything is built here once and passed in, and everything that runs has its place in a task group below. Start: the
+HTTP door first, so that probes get an answer; then the database, checked; this process's membership; the broker, its
+topology verified; lifespans; consumers. A server that does not answer is waited for; one that is not what the fleet
+needs ends the process, by name. Stop, on SIGTERM or SIGINT: the reverse, each step with a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import structlog
+
+from consumers.background import background
+from consumers.config import FleetConfig
+from consumers.errors import BrokerUnavailable, DatabaseUnavailable
+from consumers.health import Health
+from consumers.http import application, serve
+from consumers.logs import configure
+from consumers.plan import FleetPlan, plan
+from consumers.publisher import Publisher
+from consumers.sizing import HOUSEKEEPING, pool_specs
+from consumers.startup import register_member, verify_broker, verify_database
+from consumers.telemetry import Telemetry
+from consumers.worker import Worker
+from inbox import Backoff, Company, Debts, Inbox, Member, build, keep_partitions, migrations
+from pools import Pool, Pools
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What the platform asked for: to stop, and then to hurry."""
+
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def received(self, name: str) -> None:
+        """Take one signal: the first one stops, the second one hurries."""
+        log.info("process.signal", signal=name, hurry=self.stop.is_set())
+        (self.hurry if self.stop.is_set() else self.stop).set()
+
+
+class _StoppedEarly(Exception):
+    """The process was told to stop before it had started."""
+
+
+async def run(config: FleetConfig) -> int:
+    """Run one process of the fleet until it is told to stop, and return its exit code.
+
+    :raises ConfigError, RegistrationError: the configuration and its handlers do not fit. :raises SchemaError,
+    UnsafeServer, PoolOverBudget, TopologyMismatch: a server is not what this fleet needs; each says what to do.
+    """
+    output = configure(format=config.log.format, level=config.log.level)
+    planned = plan(config)
+    signals = Signals()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signals.received, number.name)
+    telemetry = Telemetry.create(config.service.name, build(), schema=migrations()[-1].number)
+    telemetry.watch_log(lambda: output.lost)
+    try:
+        await _Process(planned, signals, telemetry).run()
+    except _StoppedEarly:
+        log.info("process.stopped", started=False)
+    except BaseExceptionGroup as group:
+        # Task groups wrap what ended them; the caller is told the error itself.
+        raise _only(group) from group
+    finally:
+        telemetry.close()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    return 0
+
+
+def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+class _Process:
+    """One process, while it runs."""
+
+    def __init__(self, planned: FleetPlan, signals: Signals, telemetry: Telemetry) -> None:
+        self._plan = planned
+        self._config = planned.config
+        self._signals = signals
+        self._telemetry = telemetry
+        self._health = Health()
+
+    async def run(self) -> None:
+        """Open the door, start, work until told to stop, and stop."""
+        config = self._config
+        async with background() as start:
+            start("http", serve(application(self._health, self._telemetry), config.http.host, config.http.port))
+            start("loop_lag", self._telemetry.measure_loop())
+            async with self._database() as pools:
+                await self._work(pools)
+        log.info("process.stopped", started=True)
+
+    @asynccontextmanager
+    async def _database(self) -> AsyncIterator[Pools]:
+        """The checked database and its open pools."""
+        config = self._config
+        url = config.database_url()
+        await self._reached(lambda: verify_database(self._plan, url))
+        pools = Pools(url.reveal(), pool_specs(self._plan))
+        try:
+            await pools.open()
+            self._telemetry.watch_pools(pools.statistics)
+            yield pools
+        finally:
+            await pools.close(config.drain.close_timeout_s)
+
+    async def _work(self, pools: Pools) -> None:
+        config, plan = self._config, self._plan
+        housekeeping = pools[HOUSEKEEPING]
+        member = Member(
+            service=config.service.name, heartbeat_s=config.members.heartbeat_s, expiry_s=config.members.expiry_s
+        )
+        debts = Debts(housekeeping)
+        broker = config.broker_url()
+        await self._reached(lambda: register_member(member, housekeeping, config.database_url()))
+        await self._reached(lambda: verify_broker(plan, broker))
+        publisher = Publisher(broker.reveal(), name=f"{config.service.name}.publisher")
+        async with background() as start, AsyncExitStack() as lifespans:
+            for name, work in (
+                ("heartbeat", member.beat(housekeeping)),
+                ("debts", debts.run()),
+                ("partitions", keep_partitions(housekeeping, retention_s=config.receipts.retention_s)),
+                ("publisher", publisher.run()),
+            ):
+                self._health.task(name, start(name, work))
+            company = Company()
+            workers = []
+            for name, consumer in plan.consumers.items():
+                pool = pools[consumer.settings.pool]
+                resources = await lifespans.enter_async_context(
+                    consumer.consumer.open(
+                        start_timeout_s=config.drain.close_timeout_s, stop_timeout_s=config.drain.close_timeout_s
+                    )
+                )
+                worker = Worker(
+                    consumer,
+                    config=config,
+                    broker_url=broker.reveal(),
+                    inbox=Inbox(pool=pool, member_id=member.id, company=company, debts=debts),
+                    pool=pool,
+                    publisher=publisher,
+                    routes=consumer.consumer.resolve(resources),
+                    telemetry=self._telemetry,
+                )
+                self._health.condition(name, worker.not_ready)
+                workers.append(worker)
+            self._health.started()
+            log.info("process.started", member_id=str(member.id), consumers=sorted(plan.consumers))
+            try:
+                async with asyncio.TaskGroup() as running:
+                    for worker in workers:
+                        running.create_task(worker.run(self._signals.stop, self._signals.hurry))
+                    running.create_task(self._unready_on_stop())
+            finally:
+                await self._leave(member, debts, housekeeping)
+
+    async def _unready_on_stop(self) -> None:
+        await self._signals.stop.wait()
+        self._health.stopping()
+
+    async def _leave(self, member: Member, debts: Debts, pool: Pool) -> None:
+        """Pay what is owed and say that this process ends in order, if the database lets us in time."""
+        try:
+            async with asyncio.timeout(self._config.drain.settle_timeout_s):
+                await debts.settle()
+                await member.stop(pool)
+        except Exception as error:
+            # Nobody is hurt: the heartbeat expires, and whoever finds an undecided attempt then decides it.
+            log.warning("member.not_stopped", member_id=str(member.id), owed=debts.count, fault=type(error).__name__)
+
+    async def _reached(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Take a step that needs a server, again and again with growing pauses until the server answers.
+
+        :raises _StoppedEarly: the process was told to stop meanwhile.
+        """
+        pauses = Backoff(first_s=0.25, longest_s=10.0)
+        while True:
+            if self._signals.stop.is_set():
+                raise _StoppedEarly
+            try:
+                await step()
+            except (BrokerUnavailable, DatabaseUnavailable) as error:
+                self._health.set("process", False, str(error))
+                log.warning("process.waiting", problem=str(error))
+            else:
+                return
+            try:
+                async with asyncio.timeout(pauses.next_s()):
+                    await self._signals.stop.wait()
+            except TimeoutError:
+                continue

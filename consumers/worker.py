@@ -1,0 +1,176 @@
+"""One consumer in one process: its subscription, its lanes, its breaker, and how it stops.
+
+Deliveries go from the broker's callback into a queue that is never longer than the prefetch window, and from there to
+the lanes. The drain runs its steps in one order: no new deliveries, unstarted ones given back, running attempts
+finished within the deadline, the rest rolled back and given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from consumers.breaker import Breaker
+from consumers.config import DrainSettings, FleetConfig
+from consumers.delivery import Delivery
+from consumers.lane import Lane, LaneTools
+from consumers.parking import Parking
+from consumers.plan import ConsumerPlan
+from consumers.publisher import Publisher
+from consumers.registry import Routes
+from consumers.subscription import Subscription
+from consumers.telemetry import Telemetry
+from inbox import Inbox, blocked
+from pools import Pool
+
+log = structlog.get_logger(__name__)
+
+
+class Worker:
+    """A running consumer.
+
+    :param pool: the consumer's pool, asked by the breaker's probe too.
+    :param publisher: shared by all consumers of the process.
+    """
+
+    def __init__(
+        self,
+        plan: ConsumerPlan,
+        *,
+        config: FleetConfig,
+        broker_url: str,
+        inbox: Inbox,
+        pool: Pool,
+        publisher: Publisher,
+        routes: Routes,
+        telemetry: Telemetry,
+    ) -> None:
+        self.plan = plan
+        self._inbox = inbox
+        self._pool = pool
+        self._publisher = publisher
+        self._drain_settings: DrainSettings = config.drain
+        self._deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()
+        self._draining = False
+        settings = plan.settings
+        self._telemetry = telemetry.consumer(
+            plan.name, queue=settings.queue, types=(kind for kind in plan.consumer.handlers if kind != "*")
+        )
+        self.subscription = Subscription(
+            broker_url,
+            queue=settings.queue,
+            prefetch=settings.prefetch,
+            receive=self._receive,
+            name=f"{config.service.name}.{plan.name}",
+            heartbeat_s=config.broker.heartbeat_s,
+            connect_timeout_s=config.broker.connect_timeout_s,
+            operation_timeout_s=config.broker.operation_timeout_s,
+        )
+        self.breaker = Breaker(
+            plan.name,
+            self._blocked,
+            first_wait_s=config.breaker.first_wait_s,
+            longest_wait_s=config.breaker.longest_wait_s,
+            hold_s=config.breaker.hold_s,
+            give_back=self.subscription.pause,
+            take_again=self.subscription.resume,
+        )
+        parking = Parking(
+            settings.queue,
+            steps_s=plan.parking_steps_s,
+            contention_s=settings.contention_step_s,
+            publisher=publisher,
+            publish_timeout_s=config.broker.operation_timeout_s,
+        )
+        tools = LaneTools(
+            plan=plan,
+            routes=routes,
+            inbox=inbox,
+            parking=parking,
+            breaker=self.breaker,
+            telemetry=self._telemetry,
+        )
+        self._lanes = [Lane(tools, self._deliveries) for _ in range(settings.lanes)]
+        self._telemetry.watch(lanes=len(self._lanes), busy=lambda: self.busy, breaker_open=lambda: self.breaker.is_open)
+
+    @property
+    def busy(self) -> int:
+        """How many lanes hold a delivery."""
+        return sum(lane.busy for lane in self._lanes)
+
+    def not_ready(self) -> str | None:
+        """Return why this consumer does no work now, or None."""
+        if self.breaker.reason is not None:
+            return f"paused: {self.breaker.reason}"
+        if not self.subscription.consuming:
+            return f"not consuming {self.plan.settings.queue}: {self.subscription.state.value}"
+        return None
+
+    async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
+        """Consume until `stop`, then drain.
+
+        :param hurry: set when the waiting for running attempts is to be skipped.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            supervising = [tasks.create_task(self.subscription.run()), tasks.create_task(self.breaker.run())]
+            lanes = [tasks.create_task(lane.run()) for lane in self._lanes]
+            await stop.wait()
+            await self._drain(lanes, hurry)
+            for task in supervising:
+                task.cancel()
+        await self.subscription.close()
+
+    def _receive(self, delivery: Delivery) -> None:
+        self._telemetry.delivered()
+        self._deliveries.put_nowait(delivery)
+
+    async def _drain(self, lanes: list[asyncio.Task[None]], hurry: asyncio.Event) -> None:
+        settings = self._drain_settings
+        log.info("consumer.draining", consumer=self.plan.name, busy=self.busy, unstarted=self._deliveries.qsize())
+        await self.subscription.stop(settings.cancel_timeout_s)
+        given_back = await self._give_back_unstarted()
+        for _ in lanes:
+            self._deliveries.put_nowait(None)
+        self.breaker.release()
+        finished = asyncio.create_task(_all_done(lanes))
+        hurried = asyncio.create_task(hurry.wait())
+        await asyncio.wait((finished, hurried), timeout=settings.deadline_s, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        running = self._inbox.runner.running
+        if not finished.done():
+            self._inbox.runner.give_up()
+            await asyncio.wait((finished,), timeout=settings.settle_timeout_s)
+        left = [lane for lane in lanes if not lane.done()]
+        for lane in left:
+            lane.cancel()
+        if left:
+            await asyncio.wait(left, timeout=settings.settle_timeout_s)
+        finished.cancel()
+        log.info(
+            "consumer.drained",
+            consumer=self.plan.name,
+            given_back=given_back,
+            given_up=running if running and not finished.done() else 0,
+            cut=len(left),
+        )
+
+    async def _give_back_unstarted(self) -> int:
+        given_back = 0
+        while not self._deliveries.empty():
+            delivery = self._deliveries.get_nowait()
+            if delivery is not None:
+                await delivery.settlement.requeue()
+                given_back += 1
+        return given_back
+
+    async def _blocked(self) -> str | None:
+        """The breaker's probe: what keeps attempts from being served, or None."""
+        reason = await blocked(self._pool)
+        if reason is not None:
+            return reason
+        return None if self._publisher.connected else "the publishing connection is down"
+
+
+async def _all_done(tasks: list[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)
