@@ -1,13 +1,13 @@
--- The inbox: receipts of processed messages, rows of messages that did not succeed at once, and the attempts that
-were counted.
+-- The inbox: receipts of processed messages, rows of messages that did not succeed at once, and the attempts
+-- that were counted.
 --
--- Who may write what: only the holder of a message's advisory lock (inbox.lock_id of its key) changes the message's
-state.
--- Lock order, for every statement of this product: the advisory lock, then the message row, then its attempt rows.
+-- Who may write what: only the holder of a message's advisory lock (inbox.lock_id of its key) changes the
+-- message's state. Lock order, for every statement of this product: the advisory lock, then the message row,
+-- then its attempt rows.
 --
--- Functions that read after they have waited for, or tried, the lock are VOLATILE: each of their statements then sees
-what was committed
--- before the lock was free. A STABLE function, or one statement doing both, misses receipts.
+-- Functions that read after they have waited for, or tried, the lock are VOLATILE: each of their statements
+-- then sees what was committed before the lock was free. A STABLE function, or one statement doing both,
+-- misses receipts.
 
 create schema inbox;
 
@@ -41,9 +41,8 @@ create table inbox.member (
     stopped_at   timestamptz
 );
 
--- The processed stamp: one insert, never updated. Few wide partitions, made ahead; there is no default partition, so
-that one can always
--- be attached and detached without a lock on the others.
+-- The processed stamp: one insert, never updated. Few wide partitions, made ahead; there is no default
+-- partition, so that one can always be attached and detached without a lock on the others.
 create table inbox.receipt (
     key          uuid        not null,
     processed_at timestamptz not null default inbox.clock()
@@ -130,9 +129,10 @@ begin
 end
 $$;
 
--- Hot path, second step, a statement of its own: the verdict is the number of rows, which the command tag tells.
--- 0 run; 1 contended; 2 duplicate (a left-over row is deleted: commit); 3 a row is on record, so the counted path
-decides. create function inbox.look(p_key uuid, p_claim uuid) returns setof integer
+-- Hot path, second step, a statement of its own: the verdict is the number of rows, which the command tag
+-- tells. 0 run; 1 contended; 2 duplicate (a left-over row is deleted: commit); 3 a row is on record, so the
+-- counted path decides.
+create function inbox.look(p_key uuid, p_claim uuid) returns setof integer
     language plpgsql volatile rows 1
     as $$
 begin
@@ -167,8 +167,9 @@ begin
 end
 $$;
 
--- The processed stamp of a counted attempt: the row goes, by key and claim and state; nobody else's row is ever
-deleted. create procedure inbox.stamp_counted(p_key uuid, p_claim uuid)
+-- The processed stamp of a counted attempt: the row goes, by key and claim and state; nobody else's row is
+-- ever deleted.
+create procedure inbox.stamp_counted(p_key uuid, p_claim uuid)
     language plpgsql
     as $$
 begin
@@ -185,8 +186,9 @@ create function inbox.pause_s(p_pacing double precision[], p_attempts integer) r
     language sql immutable
     as $$ select p_pacing[greatest(1, least(p_attempts, cardinality(p_pacing)))] $$;
 
--- Counted path: decide about this copy and, if it may run, count the start. The caller holds the key's session lock.
--- Verdicts: run, duplicate, terminal, early (remaining_s), undecided, suspect (come again alone), exhausted (just now).
+-- Counted path: decide about this copy and, if it may run, count the start. The caller holds the key's
+-- session lock. Verdicts: run, duplicate, terminal, early (remaining_s), undecided, suspect (come again
+-- alone), exhausted (just now).
 create function inbox.start_attempt(
     p_key uuid, p_claim uuid, p_member uuid, p_alone boolean,
     p_consumer text, p_source text, p_message_id text, p_type text,
@@ -227,9 +229,10 @@ begin
             if v_owner.stopped_at is null and v_owner.heartbeat_at + v_owner.expiry > v_now then
                 return query select 'undecided', a.number, m.generation, 0::double precision, m.state;
                 return;
-            end if; -- The owner is gone. One that stopped in order gave the attempt up; one that vanished died with
-            it, and is charged if
-            -- nothing else ran in that process, or if this message has had its one free death in company.
+            end if;
+            -- The owner is gone. One that stopped in order gave the attempt up; one that vanished died with
+            -- it, and is charged if nothing else ran in that process, or if this message has had its one free
+            -- death in company.
             if v_owner.stopped_at is not null then
                 update inbox.attempt o
                    set outcome = 'aborted', charged = false, finished_at = v_now
@@ -256,8 +259,7 @@ begin
 
         if v_spent >= p_max_attempts or v_given >= p_max_aborts then
             update inbox.message o
-               set state = 'exhausted', due_at = null, finished_at = v_now, changed_at = v_now, dead_letter_needed =
-               true,
+               set state = 'exhausted', due_at = null, finished_at = v_now, changed_at = v_now, dead_letter_needed = true,
                    reason = case when v_spent >= p_max_attempts then 'attempts' else 'aborts' end
              where o.key = p_key and o.state = 'waiting' and o.generation = m.generation
             returning * into strict m;
@@ -282,8 +284,7 @@ begin
     else
         insert into inbox.message (key, consumer, source, message_id, type, state, claim_id, body, properties, exchange,
                                    routing_key, traceparent, first_seen_at, changed_at)
-        values (p_key, p_consumer, p_source, p_message_id, p_type, 'attempting', p_claim, p_body, p_properties,
-        p_exchange,
+        values (p_key, p_consumer, p_source, p_message_id, p_type, 'attempting', p_claim, p_body, p_properties, p_exchange,
                 p_routing_key, p_traceparent, v_now, v_now)
         returning * into strict m;
     end if;
@@ -294,10 +295,9 @@ begin
 end
 $$;
 
--- Record how an attempt ended without effects, and what follows. Called in the claim's own transaction, under the
-key's lock. -- p_first: nothing was on record before, so the row and its first attempt are written whole. Otherwise
-the row is matched by key, claim
--- and state; no match is IN001 and nothing is written.
+-- Record how an attempt ended without effects, and what follows. Called in the claim's own transaction, under
+-- the key's lock. p_first: nothing was on record before, so the row and its first attempt are written whole.
+-- Otherwise the row is matched by key, claim and state; no match is IN001 and nothing is written.
 create function inbox.record_outcome(
     p_key uuid, p_claim uuid, p_member uuid, p_alone boolean, p_first boolean,
     p_consumer text, p_source text, p_message_id text, p_type text,
@@ -352,8 +352,7 @@ begin
 
     if p_first then
         insert into inbox.message (key, consumer, source, message_id, type, state, due_at, reason, dead_letter_needed,
-                                   body, properties, exchange, routing_key, traceparent, first_seen_at, changed_at,
-                                   finished_at)
+                                   body, properties, exchange, routing_key, traceparent, first_seen_at, changed_at, finished_at)
         values (p_key, p_consumer, p_source, p_message_id, p_type, v_state,
                 case when v_state = 'waiting' then v_now + make_interval(secs => v_delay) end,
                 v_reason, v_state <> 'waiting',
@@ -361,8 +360,7 @@ begin
                 case when v_state <> 'waiting' then v_now end);
         insert into inbox.attempt (claim_id, key, generation, number, member_id, alone, outcome, charged, started_at,
                                    finished_at, error_class, error_text)
-        values (p_claim, p_key, 1, 1, p_member, p_alone, p_outcome, v_charged, v_now - make_interval(secs =>
-        p_started_s),
+        values (p_claim, p_key, 1, 1, p_member, p_alone, p_outcome, v_charged, v_now - make_interval(secs => p_started_s),
                 v_now, p_error_class, p_error_text);
     else
         update inbox.message o
@@ -380,9 +378,9 @@ begin
 end
 $$;
 
--- An owner settles an attempt whose session it lost. The lock is free only when that session has ended, and so the
-attempt's fate is
--- known: what is still undecided was rolled back. False: the lock is held, come again.
+-- An owner settles an attempt whose session it lost. The lock is free only when that session has ended, and
+-- so the attempt's fate is known: what is still undecided was rolled back. False: the lock is held, come
+-- again.
 create function inbox.settle_debt(p_key uuid, p_claim uuid, p_pacing double precision[]) returns boolean
     language plpgsql volatile
     as $$

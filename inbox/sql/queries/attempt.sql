@@ -1,12 +1,15 @@
--- The attempt's statements. Functions of these names stand in the migrations; what they guard is written there.
+-- The attempt's statements. Functions of these names stand in the migrations; what they guard is written
+-- there.
 
 -- name: start_attempt
--- Decide about a copy and, if it may run, count its start. Commits by itself: the start is durable before the handler
-runs. select verdict, number, generation, remaining_s, state
+-- Decide about a copy and, if it may run, count its start. Commits by itself: the start is durable before the
+-- handler runs.
+select verdict, number, generation, remaining_s, state
   from inbox.start_attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17);
 
 -- name: record_outcome
--- Record an attempt without effects, in the claim's own transaction; no row of this claim in `attempting` is IN001.
+-- Record an attempt without effects, in the claim's own transaction; no row of this claim in `attempting` is
+-- IN001.
 select state, number, generation, delay_s, reason
   from inbox.record_outcome($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
                             $21, $22, $23);
