@@ -112,7 +112,7 @@ class BrokerUnavailable(ConsumerError):
 
 
 class ChannelLost(ConsumerError):
-    """A channel ended, or did not answer in time, while it was used. Nothing sent on it lately is known to have arrived.
+    """A channel ended, or did not answer in time, while it was used. What was sent on it may not have arrived.
 
     :param code: the broker's reply code, such as 404; None if it gave none.
     """
