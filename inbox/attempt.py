@@ -25,8 +25,8 @@ from inbox.claiming import DRIVER_ERRORS, Claim, CommitUnknown, Recorded, Statem
 from inbox.company import Company
 from inbox.debts import Debt, Debts
 from inbox.envelope import Attempt, Message
-from inbox.errors import TxBroken
 from inbox.faults import Fault, in_handler, in_machine
+from inbox.judging import Failure, broken, charged, outcome_of, refused
 from inbox.outcomes import (
     Absorbed,
     Contended,
@@ -41,13 +41,12 @@ from inbox.outcomes import (
     Unavailable,
     Undecided,
     Unknown,
-    Waiting,
 )
 from inbox.points import armed, reach
 from inbox.policy import Policy
 from inbox.running import GivenUp, Handle, Raised, Returned, Runner, TimedOut
 from inbox.safe_text import MAX_NAME_TEXT, error_class, error_text, safe
-from inbox.states import State
+from inbox.states import AttemptOutcome, State
 from inbox.tx import Tx
 from pools import Checkout, Pool, PoolError
 
@@ -65,17 +64,6 @@ class _OnRecord:
 @dataclass(frozen=True, slots=True)
 class _Suspect:
     """Its last attempt died: come again alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """An attempt without effects, as it will be recorded."""
-
-    outcome: str
-    error: BaseException | None = None
-    reason: str | None = None
-    after_s: float | None = None
-    pacing_s: tuple[float, ...] | None = None
 
 
 _Step: TypeAlias = Outcome | _OnRecord | _Suspect
@@ -249,30 +237,32 @@ class Inbox:
             at_rest = await tx.end()
             if claim.closed:
                 return self._lost(claim, tx.faults[-1] if tx.faults else None)
-            failure: _Failure | None = None
+            failure: Failure | None = None
             fault: Fault | None = None
             match ending:
                 case Returned():
                     reach("effects.done")
-                    match await self._stamp(claim, tx) if at_rest else _broken(tx):
-                        case _Failure() as failed:
+                    match await self._stamp(claim, tx) if at_rest else broken(tx):
+                        case Failure() as failed:
                             failure = failed
                         case Fault() as found:
                             fault = found
                         case outcome:
                             return outcome
                 case Raised(Reject() as answer):
-                    failure = _Failure("rejected", answer, safe(answer.reason))
+                    failure = Failure(AttemptOutcome.REJECTED, answer, safe(answer.reason))
                 case Raised(Retry() as answer):
-                    failure = _Failure("failed", answer, after_s=answer.after_s)
+                    failure = Failure(AttemptOutcome.FAILED, answer, after_s=answer.after_s)
                 case Raised(error):
                     fault = in_handler(error, tuple(tx.faults), closed=False)
-                    failure = _charge(fault, error)
+                    failure = charged(fault, error)
                 case TimedOut(after_s, stuck):
-                    failure = _Failure("timed_out", TimeoutError(f"the handler ran for more than {after_s:g} s"))
+                    failure = Failure(
+                        AttemptOutcome.TIMED_OUT, TimeoutError(f"the handler ran for more than {after_s:g} s")
+                    )
                     at_rest = at_rest and not stuck
                 case GivenUp(stuck):
-                    failure = _Failure("aborted", pacing_s=_NOW)
+                    failure = Failure(AttemptOutcome.ABORTED, pacing_s=_NOW)
                     at_rest = at_rest and not stuck
                 case _:
                     assert_never(ending)
@@ -285,16 +275,16 @@ class Inbox:
                 continue
             if failure is None:
                 last = tx.faults[-1] if tx.faults else None
-                failure = _Failure("aborted", last, pacing_s=None if fault is Fault.RERUN else _NOW)
+                failure = Failure(AttemptOutcome.ABORTED, last, pacing_s=None if fault is Fault.RERUN else _NOW)
             # A session that forgot its statements is alive but of no use any more.
             at_rest = at_rest and fault is not Fault.SESSION_LOST
             return await self._failed(claim, failure, fault, at_rest=at_rest, given_up=isinstance(ending, GivenUp))
         raise AssertionError("unreachable")
 
-    async def _stamp(self, claim: Claim, tx: Tx) -> Outcome | _Failure | Fault:
+    async def _stamp(self, claim: Claim, tx: Tx) -> Outcome | Failure | Fault:
         """Commit effects and receipt together, or say why that cannot be."""
         if tx.broken is not None:
-            return _broken(tx)
+            return broken(tx)
         try:
             await claim.commit(
                 statements.stamp(claim.message.key, claim.attempt.claim_id, counted=claim.counted),
@@ -310,32 +300,16 @@ class Inbox:
         await claim.close()
         return Processed(claim.attempt.number)
 
-    def _refused(self, claim: Claim, tx: Tx, refusal: StatementFailed) -> Outcome | _Failure | Fault:
-        """Say whose fault it is that the server refused the stamp; nothing was committed."""
-        error = refusal.error
-        ours = getattr(error, "schema_name", None) == "inbox"
-        match getattr(error, "sqlstate", ""):
-            case "23505" if ours:
-                # The second belt: a receipt is there although the key was locked.
-                claim.checkout.terminate()
-                return Duplicate()
-            case "IN001":
-                claim.checkout.terminate()
-                return Unknown(fault="AttemptLost")
-            case "25P02":
-                return _swallowed(tx, error)
-            case "3B001" | "25P01":
-                return _Failure(
-                    "failed", TxBroken("the handler ended the attempt's transaction: nothing of it is stamped")
-                )
-        # What is left is a constraint or a trigger that the handler deferred, or the state of the server.
-        fault = refusal.fault if ours else in_handler(error, (error,), closed=False)
-        return _charge(fault, error) or fault
+    def _refused(self, claim: Claim, tx: Tx, refusal: StatementFailed) -> Outcome | Failure | Fault:
+        verdict = refused(refusal, tx)
+        if isinstance(verdict, (Duplicate, Unknown)):
+            claim.checkout.terminate()
+        return verdict
 
     # Attempts without effects.
 
     async def _failed(
-        self, claim: Claim, failure: _Failure, fault: Fault | None, *, at_rest: bool, given_up: bool
+        self, claim: Claim, failure: Failure, fault: Fault | None, *, at_rest: bool, given_up: bool
     ) -> Outcome:
         if given_up and not claim.counted:
             claim.checkout.terminate()
@@ -358,9 +332,9 @@ class Inbox:
             return Stopped()
         if fault is Fault.PAUSE:
             return Unavailable(fault=describe(failure.error) if failure.error else "unknown", started=True)
-        return _outcome(recorded, failure)
+        return outcome_of(recorded, failure)
 
-    async def _record(self, claim: Claim, failure: _Failure) -> Recorded | None:
+    async def _record(self, claim: Claim, failure: Failure) -> Recorded | None:
         """Roll back to the claim, record, COMMIT, all under the lock. None: the claim's savepoint is out of reach."""
         try:
             await claim.call(statements.roll_back_to(claim.attempt.claim_id))
@@ -371,7 +345,7 @@ class Inbox:
         await claim.close()
         return recorded
 
-    async def _record_elsewhere(self, claim: Claim, failure: _Failure) -> Recorded:
+    async def _record_elsewhere(self, claim: Claim, failure: Failure) -> Recorded:
         """Record by claim id on a new session, once the old one has let the key go."""
         sql = statements.claim(claim.message.key, claim.attempt.claim_id)
         for _ in range(_ELSEWHERE_TRIES):
@@ -405,7 +379,7 @@ class Inbox:
             self._debts.add(Debt(claim.message.key, claim.attempt.claim_id, claim.policy.pacing_s))
 
 
-async def _write(claim: Claim, failure: _Failure) -> Recorded:
+async def _write(claim: Claim, failure: Failure) -> Recorded:
     error = failure.error
     return await claim.record(
         failure.outcome,
@@ -415,45 +389,6 @@ async def _write(claim: Claim, failure: _Failure) -> Recorded:
         after_s=failure.after_s,
         pacing_s=failure.pacing_s,
     )
-
-
-def _broken(tx: Tx) -> _Failure:
-    return _Failure(
-        "failed", TxBroken(tx.broken or "a statement of this tx was still running when its handler returned")
-    )
-
-
-def _swallowed(tx: Tx, error: BaseException) -> _Failure | Fault:
-    cause = tx.faults[-1] if tx.faults else error
-    fault = in_handler(cause, (cause,), closed=False)
-    if fault not in (Fault.HANDLER, Fault.TIME_IS_UP):
-        return fault
-    broken = TxBroken(
-        "the handler swallowed a database error and returned: it aborted the transaction, so nothing can be committed; "
-        "let the error pass, or use `async with tx.savepoint()` around what may fail"
-    )
-    broken.__cause__ = cause
-    return _Failure("failed", broken)
-
-
-def _charge(fault: Fault, error: BaseException) -> _Failure | None:
-    """Return the failure that is charged for an error, or None if nobody is."""
-    match fault:
-        case Fault.HANDLER:
-            return _Failure("failed", error)
-        case Fault.TIME_IS_UP:
-            return _Failure("timed_out", error)
-        case Fault.RERUN | Fault.SESSION_LOST | Fault.PAUSE:
-            return None
-        case _:
-            assert_never(fault)
-
-
-def _outcome(recorded: Recorded, failure: _Failure) -> Outcome:
-    if recorded.state is not State.WAITING:
-        return Ended(recorded.state, recorded.number, recorded.reason or "")
-    name = failure.outcome if failure.error is None else error_class(failure.error)
-    return Waiting(recorded.number, recorded.delay_s, charged=failure.outcome != "aborted", error_class=name)
 
 
 def _unavailable(error: Exception, *, started: bool) -> Unavailable:

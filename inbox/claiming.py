@@ -16,12 +16,13 @@ import asyncpg
 
 from inbox import statements
 from inbox.envelope import Attempt, Message
+from inbox.errors import InvalidTransition
 from inbox.faults import Fault, in_machine
 from inbox.points import armed, reach
 from inbox.policy import Policy
 from inbox.queries import query
 from inbox.safe_text import MAX_NAME_TEXT, safe
-from inbox.states import State
+from inbox.states import EVENTS, AttemptOutcome, State, next_state
 from pools import Checkout
 
 STATEMENT_TIMEOUT_S = 10.0
@@ -124,7 +125,7 @@ class Claim:
 
     async def record(
         self,
-        outcome: str,
+        outcome: AttemptOutcome,
         *,
         error_class: str | None = None,
         error_text: str | None = None,
@@ -143,7 +144,7 @@ class Claim:
             not self.counted,
             *_identity(message),
             monotonic() - self.opened_at,
-            outcome,
+            outcome.value,
             error_class,
             error_text,
             reason,
@@ -152,7 +153,11 @@ class Claim:
             policy.max_aborts,
             list(policy.pacing_s if pacing_s is None else pacing_s),
         )
-        return Recorded(State(row["state"]), row["number"], row["delay_s"], row["reason"])
+        state = State(row["state"])
+        before = State.ATTEMPTING if self.counted else State.NEW
+        if state not in {next_state(before, event) for event in EVENTS[outcome]}:
+            raise InvalidTransition(state=before.value, event=f"{outcome} → {state.value}")
+        return Recorded(state, row["number"], row["delay_s"], row["reason"])
 
     async def commit(self, sql: str, *, sent: str, answered: str) -> None:
         """Send a call that ends with COMMIT, in a task of its own that nobody cancels, and read its tag.

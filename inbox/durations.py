@@ -16,7 +16,7 @@ def seconds(duration: float | int | str) -> float:
     :raises ValueError: it is negative, not finite, or not of that form.
     """
     if isinstance(duration, bool):
-        raise ValueError(f'{duration!r} is not a duration: write a number and a unit, such as "30s"')  # noqa: TRY004  # one error for every wrong value
+        raise ValueError(f'{duration!r} is not a duration: write a number and a unit, such as "30s"')  # noqa: TRY004
     if isinstance(duration, (int, float)):
         value = float(duration)
     else:

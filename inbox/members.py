@@ -34,8 +34,9 @@ _FORGET_AFTER_S = 7 * 86_400.0
 class Member:
     """One process start.
 
-    :param heartbeat_s: seconds between two heartbeats. :param expiry_s: how old a heartbeat may be until the process
-    counts as dead; several heartbeats, or a short outage kills it on paper.
+    :param heartbeat_s: seconds between two heartbeats.
+    :param expiry_s: how old a heartbeat may be until the process counts as dead: several heartbeats, or a short outage
+        kills it on paper.
     """
 
     service: str

@@ -123,7 +123,7 @@ async def _pending(connection: asyncpg.Connection[Any]) -> list[Migration]:
 async def _lock(connection: asyncpg.Connection[Any], wait_s: float) -> None:
     try:
         async with asyncio.timeout(wait_s):
-            while not await connection.fetchval(query("try_migration_lock"), _LOCK):  # noqa: ASYNC110  # another process's lock
+            while not await connection.fetchval(query("try_migration_lock"), _LOCK):  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise SchemaBusy(waited_s=wait_s) from None

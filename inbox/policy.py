@@ -9,11 +9,12 @@ from dataclasses import dataclass
 class Policy:
     """The attempt policy of a consumer, or of one of its message types.
 
-    :param max_attempts: charged attempts until the message is `exhausted`. :param max_aborts: uncharged attempts
-    (lost sessions, shutdowns, deadlocks) until it is, so that nothing is retried for ever. :param pacing_s: the pause
-    before attempt 2, 3, … in seconds; the last repeats. :param handler_timeout_s: how long a handler may run. :param
-    max_reruns: how often a deadlock, a serialization failure or a lock timeout re-runs the handler at once, claim
-    kept.
+    :param max_attempts: charged attempts until the message is `exhausted`.
+    :param max_aborts: uncharged attempts (lost sessions, shutdowns, deadlocks) until it is, so that nothing is retried
+        for ever.
+    :param pacing_s: the pause before attempt 2, 3, … in seconds; the last repeats.
+    :param handler_timeout_s: how long a handler may run.
+    :param max_reruns: how often a deadlock, a serialization failure or a lock timeout re-runs the handler at once.
     """
 
     max_attempts: int = 5

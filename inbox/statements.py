@@ -1,9 +1,9 @@
 """The simple-protocol calls around an attempt, assembled in one place.
 
 A claim and a stamp are several statements in one round trip, which only the simple protocol can do, and it takes no
-arguments. So literals stand in the text, and only these two kinds ever do: a UUID, written as 32 hex digits by
-`uuid.UUID`, whose characters no quoting rule touches whatever `standard_conforming_strings` says; and nothing else.
-All other values travel as arguments of named queries.
+arguments. So literals stand in the text, and only of one kind: a UUID, written as 32 hex digits by `uuid.UUID`, whose
+characters no quoting rule touches, whatever `standard_conforming_strings` says. All other values travel as arguments
+of named queries.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ class Event(str, Enum):
     FAIL = "fail"
     LAST_FAIL = "last_fail"
     REJECT = "reject"
+    CRASH = "crash"
     ABORT = "abort"
     LAST_ABORT = "last_abort"
     NO_BUDGET = "no_budget"
@@ -62,9 +63,8 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.NEW, Event.START): State.ATTEMPTING,
     (State.WAITING, Event.START): State.ATTEMPTING,
     (State.WAITING, Event.NO_BUDGET): State.EXHAUSTED,
-    # A predecessor that died leaves `attempting`; the newcomer decides it under the key's lock.
-    (State.ATTEMPTING, Event.START): State.ATTEMPTING,
-    (State.ATTEMPTING, Event.NO_BUDGET): State.EXHAUSTED,
+    # A predecessor that died leaves `attempting`; a newcomer decides it, under the key's lock.
+    (State.ATTEMPTING, Event.CRASH): State.WAITING,
     (State.ATTEMPTING, Event.COMMIT): State.PROCESSED,
     (State.ATTEMPTING, Event.FAIL): State.WAITING,
     (State.ATTEMPTING, Event.LAST_FAIL): State.EXHAUSTED,
@@ -99,5 +99,11 @@ class AttemptOutcome(str, Enum):
     REJECTED = "rejected"
 
 
-CHARGED = frozenset({AttemptOutcome.STARTED, AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.CRASHED})
-"""Outcomes that spend budget; a crash in company is free once per generation, so each row says if it was charged."""
+EVENTS: dict[AttemptOutcome, tuple[Event, ...]] = {
+    AttemptOutcome.FAILED: (Event.FAIL, Event.LAST_FAIL),
+    AttemptOutcome.TIMED_OUT: (Event.FAIL, Event.LAST_FAIL),
+    AttemptOutcome.CRASHED: (Event.CRASH,),
+    AttemptOutcome.ABORTED: (Event.ABORT, Event.LAST_ABORT),
+    AttemptOutcome.REJECTED: (Event.REJECT,),
+}
+"""What each outcome of an attempt can mean for its message; which of two, the budget decides."""
