@@ -95,6 +95,7 @@ class Envelope:
     :param headers: the sender's headers, read-only; the fleet's own headers are not among them.
     :param exchange: where the message was first published to, also when this copy came from a parking queue.
     :param redelivered: an earlier delivery may have started; never a duplicate test.
+    :param attributes: of a CloudEvent, extensions included, by their names without prefix; empty for other messages.
     """
 
     message: Message
@@ -108,6 +109,7 @@ class Envelope:
     subject: str | None = None
     time: datetime | None = None
     correlation_id: str | None = None
+    attributes: Mapping[str, Any] = field(default_factory=lambda: _NO_HEADERS)
 
     @property
     def id(self) -> str:
