@@ -15,7 +15,7 @@ from typing import Any
 from consumers.errors import RegistrationError, UnexpectedAnswer
 from consumers.resources import Resources
 from consumers.signatures import annotation_name, class_of, described, evaluated, is_async, is_generator, parameters
-from inbox.envelope import Envelope
+from inbox import Envelope
 
 FORM = (
     "async def handle(envelope: Envelope, tx: Tx) -> None, with further parameters annotated by the class of a resource"

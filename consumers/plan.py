@@ -14,7 +14,7 @@ from consumers.config.settings import ConsumerSettings, FleetConfig, TypeSetting
 from consumers.errors import ConfigError, ConsumerNotFound
 from consumers.handlers import Handler
 from consumers.registry import CATCH_ALL, Consumer, load_consumer
-from inbox.policy import Policy
+from inbox import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,11 +53,13 @@ class ServiceSettings(Settings, frozen=True, kw_only=True):
     :param replicas: the most processes that may run: the autoscaler's maximum, if there is one.
     :param surge: processes that may run on top of these while a new version is rolled out. One by default, since a
         rolling update starts a process before it stops one; 0 fits the strategy Recreate.
+    :param start_timeout_s: for each lifespan to open its resources.
     """
 
     name: Name
     replicas: Count = 1
     surge: CountOrZero = 1
+    start_timeout_s: Seconds = Seconds(30)
 
 
 class HousekeepingSettings(Settings, frozen=True, kw_only=True):

@@ -61,6 +61,7 @@ def test_every_key_can_be_given() -> None:
         name = "billing"
         replicas = 3
         surge = 0
+        start_timeout = "1m"
         [database]
         url_file = "/run/secrets/db"
         connection_share = 0.5

@@ -13,10 +13,10 @@ import pytest
 from consumers.errors import ConsumerNotFound, RegistrationError, ResourceMissing, UnexpectedAnswer
 from consumers.registry import Consumer, load_consumer
 from consumers.resources import Resources
-from inbox.outcomes import Reject, Retry
+from inbox import Reject, Retry
 
 if TYPE_CHECKING:
-    from inbox.envelope import Envelope
+    from inbox import Envelope
 
     Tx = Any
 
