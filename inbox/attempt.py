@@ -48,7 +48,7 @@ from inbox.running import GivenUp, Handle, Raised, Returned, Runner, TimedOut
 from inbox.safe_text import MAX_NAME_TEXT, error_class, error_text, safe
 from inbox.states import AttemptOutcome, State
 from inbox.tx import Tx
-from pools import Checkout, Pool, PoolError
+from pools import Checkout, Pool, PoolError, work
 
 _NOW = (0.0,)
 _RERUN_PAUSE_S = 0.05
@@ -94,12 +94,9 @@ class Inbox:
         counted, alone = redelivered, False
         while True:
             async with self._company.alone() if alone else self._company.shared():
-                opening = (
-                    self._counted(message, policy, handle, alone=alone)
-                    if counted
-                    else self._hot(message, policy, handle)
-                )
-                step = await opening
+                with work():
+                    opening = self._counted if counted else self._hot
+                    step = await opening(message, policy, handle, alone=alone)
             if isinstance(step, _OnRecord):
                 counted = True
             elif isinstance(step, _Suspect):
@@ -109,14 +106,14 @@ class Inbox:
 
     # Opening a claim.
 
-    async def _hot(self, message: Message, policy: Policy, handle: Handle) -> _Step:
+    async def _hot(self, message: Message, policy: Policy, handle: Handle, *, alone: bool) -> _Step:
         claim_id = uuid_utils.compat.uuid7()
         try:
             checkout, tag = await self._open(statements.claim(message.key, claim_id))
         except (StatementFailed, PoolError) as error:
             return _unavailable(error, started=False)
         reach("claim.answered")
-        claim = self._claim(message, policy, checkout, Attempt(1, 1, claim_id), counted=False, alone=False)
+        claim = self._claim(message, policy, checkout, Attempt(1, 1, claim_id), counted=False, alone=alone)
         match tag:
             case "SELECT 0":
                 return await self._supervised(claim, handle)

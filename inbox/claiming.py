@@ -200,7 +200,7 @@ class Claim:
 
     async def _fetchrow(self, sql: str, *arguments: object) -> asyncpg.Record:
         try:
-            row = await self.connection.fetchrow(sql, *arguments, timeout=STATEMENT_TIMEOUT_S)
+            row: asyncpg.Record | None = await self.connection.fetchrow(sql, *arguments, timeout=STATEMENT_TIMEOUT_S)
         except DRIVER_ERRORS as error:
             raise StatementFailed(in_machine(error, closed=self.closed), error) from error
         assert row is not None  # these functions return one row or raise

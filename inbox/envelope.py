@@ -7,6 +7,7 @@ property lists are never decoded and encoded again: a replayed message is byte f
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -131,7 +132,7 @@ class Envelope:
         """The consumer that this envelope is handed to."""
         return self.message.consumer
 
-    def decode(self, as_type: type[T]) -> T:
+    def decode(self, as_type: builtins.type[T]) -> T:
         """Decode the JSON payload into a type.
 
         :param as_type: a msgspec Struct, dataclass, TypedDict or any type that msgspec decodes.

@@ -51,7 +51,10 @@ class Tx:
         :param timeout: seconds; None leaves the bound to the attempt.
         """
         async with self._use(query):
-            _, status, _ = await self._connection._execute(query, args, 0, timeout, return_status=True)
+            # The driver's own `execute` takes the simple protocol when there are no arguments.
+            _, status, _ = await self._connection._execute(  # type: ignore[attr-defined]
+                query, args, 0, timeout, return_status=True
+            )
             return str(status.decode())
 
     async def executemany(self, query: str, args: Iterable[Sequence[object]], *, timeout: float | None = None) -> None:

@@ -117,12 +117,14 @@ create table inbox.attempt (
                             when 'crashed' then true else charged end)
 );
 
--- Hot path, first step: try the key's lock for this transaction and note the answer where look() finds it.
--- Called before the claim's savepoint, so that ROLLBACK TO keeps the lock.
+-- Hot path, first step: undo session locks that an earlier user of this session left, then try the key's lock for this
+-- transaction and note the answer where look() finds it. Called before the claim's savepoint, so that ROLLBACK TO
+-- keeps the lock.
 create procedure inbox.lock(p_key uuid, p_claim uuid)
     language plpgsql
     as $$
 begin
+    perform pg_advisory_unlock_all();
     perform set_config('inbox.claim',
                        case when pg_try_advisory_xact_lock(inbox.lock_id(p_key)) then p_claim::text else '' end,
                        true);
@@ -152,6 +154,7 @@ create function inbox.hold(p_key uuid) returns setof integer
     language plpgsql volatile rows 1
     as $$
 begin
+    perform pg_advisory_unlock_all();
     if not pg_try_advisory_lock(inbox.lock_id(p_key)) then
         return next 1;
     end if;

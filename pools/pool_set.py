@@ -1,0 +1,58 @@
+"""All pools of one process, by name."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Iterable, Iterator
+
+from pools.errors import PoolConfigError
+from pools.pool import Pool, PoolStatistics
+from pools.spec import PoolSpec
+
+
+class Pools:
+    """The pools of a process. They open and close together.
+
+    :param dsn: where the database is.
+    :raises PoolConfigError: two pools have one name.
+    """
+
+    def __init__(self, dsn: str, specs: Iterable[PoolSpec]) -> None:
+        self._pools: dict[str, Pool] = {}
+        for spec in specs:
+            if spec.name in self._pools:
+                raise PoolConfigError(pool=spec.name, key="name", value=spec.name, allowed="a name of its own")
+            self._pools[spec.name] = Pool(dsn, spec)
+
+    def __getitem__(self, name: str) -> Pool:
+        """Return a pool.
+
+        :raises PoolConfigError: there is none of that name.
+        """
+        pool = self._pools.get(name)
+        if pool is None:
+            close = difflib.get_close_matches(name, self._pools, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise PoolConfigError(
+                pool=name, key="name", value=name, allowed=f"one of {', '.join(sorted(self._pools))}{hint}"
+            )
+        return pool
+
+    def __iter__(self) -> Iterator[Pool]:
+        return iter(self._pools.values())
+
+    async def open(self) -> None:
+        """Open all pools; none of them connects yet."""
+        for pool in self:
+            await pool.open()
+
+    def statistics(self) -> list[PoolStatistics]:
+        """Return all pools as they are now."""
+        return [pool.statistics() for pool in self]
+
+    async def close(self, deadline_s: float) -> None:
+        """Close all pools at the same time; what is still checked out at the deadline is cut."""
+        async with asyncio.TaskGroup() as closing:
+            for pool in self:
+                closing.create_task(pool.close(deadline_s))
