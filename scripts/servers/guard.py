@@ -24,6 +24,9 @@ def main() -> None:
     except ProcessLookupError:
         pass  # it ended before we could look
     else:
+        if os.fork():
+            return  # armed: whoever started this may go on, and has no child to wait for
+        os.setsid()
         select.select([descriptor], [], [])
     for directory in directories:
         Pair(Path(directory)).remove()

@@ -91,10 +91,32 @@ class Pair:
     def start(self, *, postgres_version: str | None = None) -> Urls:
         """Create and start what is not there yet, and return how to reach it. Raises ServerError with what to do."""
         database_url, amqp_url = external_urls()
-        with self._lock(), ThreadPoolExecutor(max_workers=2) as starters:
-            database = starters.submit(lambda: database_url or self._start_postgres(postgres_version))
-            broker = starters.submit(lambda: amqp_url or self._start_broker())
+        with ThreadPoolExecutor(max_workers=2) as starters:
+            database = starters.submit(lambda: database_url or self.start_postgres(postgres_version).url())
+            broker = starters.submit(lambda: amqp_url or self._start_broker_or_container())
             return Urls(database=database.result(), amqp=broker.result())
+
+    def start_postgres(self, version: str | None = None) -> PostgresServer:
+        """Create and start the private database server alone, whatever the environment says."""
+        directory = self.directory / "postgres"
+        with self._lock("postgres"):
+            if not (directory / "server.json").exists():
+                shutil.rmtree(directory, ignore_errors=True)
+                PostgresServer.create(directory, version=version)
+            server = PostgresServer.attach(directory)
+            server.start()
+            return server
+
+    def start_broker(self) -> RabbitServer:
+        """Create and start the private node alone, whatever the environment says."""
+        directory = self.directory / "rabbitmq"
+        with self._lock("rabbitmq"):
+            if not (directory / "server.json").exists():
+                shutil.rmtree(directory, ignore_errors=True)
+                RabbitServer.create(directory)
+            server = RabbitServer.attach(directory)
+            server.start()
+            return server
 
     def urls(self) -> Urls | None:
         """Return how to reach the pair, or None unless both servers run."""
@@ -108,16 +130,14 @@ class Pair:
 
     def stop(self) -> None:
         """End the servers that this pair started; their data stays. Does nothing if none runs."""
-        with self._lock():
+        with self._lock("postgres"), self._lock("rabbitmq"):
             self._stop()
 
     def remove(self) -> None:
         """End the servers and delete their data and the pair's folder."""
-        if not self.directory.exists():
-            return
-        with self._lock():
+        with contextlib.suppress(FileNotFoundError), self._lock("postgres"), self._lock("rabbitmq"):
             self._stop()
-            shutil.rmtree(self.directory, ignore_errors=False)
+            shutil.rmtree(self.directory)
 
     def _stop(self) -> None:
         enders: list[Callable[[], None]] = []
@@ -131,25 +151,11 @@ class Pair:
             for ended in [pool.submit(end) for end in enders]:
                 ended.result()
 
-    def _start_postgres(self, version: str | None) -> str:
-        directory = self.directory / "postgres"
-        if not (directory / "server.json").exists():
-            shutil.rmtree(directory, ignore_errors=True)
-            PostgresServer.create(directory, version=version)
-        server = PostgresServer.attach(directory)
-        server.start()
-        return server.url()
-
-    def _start_broker(self) -> str:
-        directory = self.directory / "rabbitmq"
-        if not (directory / "server.json").exists():
-            shutil.rmtree(directory, ignore_errors=True)
-            if find_programs() is None and os.geteuid() != 0 and docker_answers():
+    def _start_broker_or_container(self) -> str:
+        if find_programs() is None and os.geteuid() != 0 and docker_answers():
+            with self._lock("rabbitmq"):
                 return ComposeBroker(self.directory / "compose").start()
-            RabbitServer.create(directory)
-        server = RabbitServer.attach(directory)
-        server.start()
-        return server.url()
+        return self.start_broker().url()
 
     def _broker_url(self) -> str | None:
         with contextlib.suppress(ServerError):
@@ -160,7 +166,7 @@ class Pair:
         return None
 
     @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        with (self.directory / "lock").open("w") as file:
+    def _lock(self, server: str) -> Iterator[None]:
+        with (self.directory / f"{server}.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from servers.processes import POLL_S, Account, Process, ServerError, free_ports, tail, wait_until
+from servers.processes import POLL_S, Account, Process, Servant, ServerError, free_ports, tail, wait_until
 
 ROLE = "inbox"
 SUPERUSER = "postgres"
@@ -59,7 +59,7 @@ class PostgresServer:
         self.binaries = binaries
         self._password = password
         self._account = Account.unprivileged()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Servant | None = None
 
     @classmethod
     def create(cls, directory: Path, *, version: str | None = None) -> PostgresServer:

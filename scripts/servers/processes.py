@@ -115,11 +115,11 @@ class Account:
 
     def start(
         self, command: Sequence[str | Path], *, environment: Mapping[str, str], directory: Path, log: Path
-    ) -> subprocess.Popen[bytes]:
+    ) -> Servant:
         """Start a long-running process of this user in a session of its own, output appended to `log`."""
         with log.open("ab") as output:
             self.own(log)
-            return subprocess.Popen(
+            return Servant(
                 [str(part) for part in command],
                 env=dict(environment),
                 cwd=directory,
@@ -143,6 +143,13 @@ class Account:
     @property
     def _groups(self) -> list[int] | None:
         return None if self.is_current else []
+
+
+class Servant(subprocess.Popen[bytes]):
+    """A child that is meant to outlive the object, and often the process, that started it."""
+
+    def __del__(self) -> None:
+        """Say nothing: the base class warns of a child that still runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,35 +15,35 @@ import shutil
 import signal
 import socket
 import struct
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from servers.processes import Account, Process, ServerError, free_ports, tail, wait_until
+from servers.processes import Account, Process, Servant, ServerError, free_ports, tail, wait_until
 from servers.rabbit_install import require_programs
 
 ROLE = "inbox"
+_MEMORY_LIMIT = "1GiB"
 _CONFIG = """
 listeners.tcp.1 = 127.0.0.1:{port}
 default_user = {role}
 default_pass = {password}
 default_user_tags.administrator = true
-vm_memory_high_watermark.absolute = 1GiB
+vm_memory_high_watermark.absolute = {memory_limit}
 disk_free_limit.absolute = 64MB
 raft.wal_max_size_bytes = 67108864
 log.file.level = info
 """
 _ADVANCED = "[{rabbit, [{quorum_tick_interval, 1000}]}].\n"
 # Two schedulers that sleep when idle: nodes share few cores with the tests that drive them.
-_VM_ARGUMENTS = "+S 2:2 +SDio 4 +sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}"
+_VM_ARGUMENTS = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}"
 _LIST_QUEUES = """
 Counts = fun(Q) ->
     case amqqueue:get_type(Q) of
         rabbit_quorum_queue ->
             Ask = fun(Query) -> {ok, {_, Answer}, _} = ra:leader_query(amqqueue:get_pid(Q), Query), Answer end,
             {Ready, Consumers} = Ask(fun rabbit_fifo:query_stat/1),
-            Unacknowledged = maps:size(Ask(fun rabbit_fifo:query_messages_checked_out/1)),
+            Unacknowledged = Ask(fun rabbit_fifo:query_messages_checked_out/1),
             {Ready, Unacknowledged, Ask(fun rabbit_fifo:query_messages_total/1), Consumers};
         _ ->
             [{_, R}, {_, U}, {_, T}, {_, C}] =
@@ -89,7 +89,7 @@ class RabbitServer:
         self._password = password
         self._token = token
         self._account = Account.unprivileged()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Servant | None = None
 
     @classmethod
     def create(cls, directory: Path) -> RabbitServer:
@@ -101,7 +101,7 @@ class RabbitServer:
             account.make_directory(directory / name)
         ports = dict(zip(("amqp", "distribution", "epmd", "control"), free_ports(4), strict=True))
         password, token = secrets.token_hex(8), secrets.token_hex(16)
-        configuration = _CONFIG.format(port=ports["amqp"], role=ROLE, password=password)
+        configuration = _CONFIG.format(port=ports["amqp"], role=ROLE, password=password, memory_limit=_MEMORY_LIMIT)
         account.write(directory / "rabbitmq.conf", configuration)
         account.write(directory / "advanced.config", _ADVANCED)
         account.write(directory / "enabled_plugins", "[].\n")
@@ -201,10 +201,16 @@ class RabbitServer:
         self.start()
 
     def kill(self) -> None:
-        """SIGKILL the node and return when it is gone; a later `start` recovers from what is on disk."""
+        """SIGKILL the node and return when it is gone; a later `start` recovers from what is on disk.
+
+        Its registry of quorum queues is written out first: the broker saves it every half second only, and a queue
+        declared just before a SIGKILL comes back without a leader and never answers again.
+        """
         process = self.process
         if process is None:
             return
+        with contextlib.suppress(ServerError):  # a frozen or half-started node has nothing new to save
+            self.eval("[dets:sync(Table) || Table <- dets:all()].", timeout_s=2.0)
         family = [process, *process.children()]
         self._signal_group(process, signal.SIGKILL)
         if not wait_until(
@@ -298,12 +304,14 @@ class RabbitServer:
         if vhost is None:
             connections = "rabbit_networking:connections()"
         else:
-            connections = f"[element(8, Tracked) || Tracked <- rabbit_connection_tracking:list({_binary(vhost)})]"
+            tracked = f"rabbit_connection_tracking:list({_binary(vhost)})"
+            connections = f"[Field || Tracked <- {tracked}, Field <- tuple_to_list(Tracked), is_pid(Field)]"
         self.eval(f"[rabbit_networking:close_connection(Pid, {_binary(reason)}) || Pid <- {connections}].")
 
-    def set_vm_memory_high_watermark(self, fraction: float) -> None:
-        """Set the share of memory at which publishers are blocked: 0 raises the alarm at once, 0.4 is the default."""
-        self.eval(f"vm_memory_monitor:set_vm_memory_high_watermark({float(fraction)!r}).")
+    def set_vm_memory_high_watermark(self, fraction: float | None) -> None:
+        """Set the share of memory at which publishers are blocked: 0 raises the alarm, None is the node's own limit."""
+        limit = f'{{absolute, "{_MEMORY_LIMIT}"}}' if fraction is None else repr(float(fraction))
+        self.eval(f"vm_memory_monitor:set_vm_memory_high_watermark({limit}).")
 
     def _signal_group(self, process: Process, number: signal.Signals) -> None:
         if process.alive():

@@ -1,0 +1,1 @@
+"""What tests share: databases and virtual hosts of their own, a relay that breaks lines, fleet processes, waiting."""

@@ -1,0 +1,65 @@
+"""Waiting for a fact with a deadline: the only place in the tests that sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, overload
+
+T = TypeVar("T")
+
+
+@overload
+async def eventually(
+    condition: Callable[[], Awaitable[T]], within_s: float = 10.0, *, what: str | None = None, every_s: float = 0.02
+) -> T: ...
+
+
+@overload
+async def eventually(
+    condition: Callable[[], T], within_s: float = 10.0, *, what: str | None = None, every_s: float = 0.02
+) -> T: ...
+
+
+async def eventually(
+    condition: Callable[[], Any], within_s: float = 10.0, *, what: str | None = None, every_s: float = 0.02
+) -> Any:
+    """Ask until the condition returns something true, and return that.
+
+    A condition may also assert: its AssertionError counts as "not yet". Any other error passes through at once,
+    because a broken question never becomes true.
+
+    Args:
+        condition: A function, or a function that returns an awaitable.
+        within_s: Seconds until the fact must hold.
+        what: The fact in words, for the failure.
+        every_s: Seconds between two questions.
+
+    Raises:
+        AssertionError: The fact did not hold in time; the message tells the last value seen.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        failed: AssertionError | None = None
+        seen: object = None
+        try:
+            value = condition()
+            answer = await value if inspect.isawaitable(value) else value
+            if answer:
+                return answer
+            seen = answer
+        except AssertionError as error:
+            failed = error
+        if time.monotonic() >= deadline:
+            last = f"it last failed with: {failed}" if failed is not None else f"it was last {seen!r}"
+            raise AssertionError(f"{what or _words(condition)} did not hold within {within_s:g} s; {last}") from failed
+        await asyncio.sleep(every_s)
+
+
+def _words(condition: Callable[[], object]) -> str:
+    try:
+        return " ".join(inspect.getsource(condition).split())
+    except (OSError, TypeError):
+        return repr(condition)
