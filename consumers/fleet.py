@@ -69,21 +69,11 @@ async def run(config: FleetConfig) -> int:
         await _Process(planned, signals, telemetry).run()
     except _StoppedEarly:
         log.info("process.stopped", started=False)
-    except BaseExceptionGroup as group:
-        # Task groups wrap what ended them; the caller is told the error itself.
-        raise _only(group) from group
     finally:
         telemetry.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
     return 0
-
-
-def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
 
 
 class _Process:

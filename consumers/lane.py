@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from time import perf_counter
 from typing import assert_never
 
@@ -18,11 +19,10 @@ from consumers.breaker import Breaker
 from consumers.calling import Call
 from consumers.codec import Decoded, Malformed, decode
 from consumers.delivery import Delivery
-from consumers.errors import PublishError
+from consumers.errors import HeadersTooLarge, MalformedProperties, PublishError
 from consumers.logs import attempt_settled
 from consumers.parking import Parking
 from consumers.plan import ConsumerPlan
-from consumers.properties import HeadersTooLarge
 from consumers.registry import Routes
 from consumers.telemetry import ConsumerTelemetry, Operation, outcome_label
 from inbox import Inbox, Outcome
@@ -142,9 +142,7 @@ class Lane:
             message_type=message.type,
             duration_s=duration_s,
             error_class=error_class,
-            critical_time_s=decoded.age_s()
-            if isinstance(outcome, Processed) and isinstance(decoded, Decoded)
-            else None,
+            critical_time_s=_age_s(decoded) if isinstance(outcome, Processed) else None,
         )
         attempt_settled(
             log,
@@ -201,13 +199,11 @@ class Lane:
                     step = await tools.parking.park(
                         delivery,
                         remaining_s=remaining_s,
-                        exchange=decoded.message.exchange,
-                        routing_key=decoded.message.routing_key,
                         redelivered=redelivered,
                         message_id=decoded.message.message_id,
                     )
-            except HeadersTooLarge as error:
-                # Its headers fill a frame: it cannot carry ours. It waits here, unacked, and goes back to the broker.
+            except (HeadersTooLarge, MalformedProperties) as error:
+                # No copy can be made of it: it waits here, unacked, and goes back to the broker.
                 self._warn("message.not_parkable", decoded, error)
                 await asyncio.sleep(_UNPARKABLE_PAUSE_S)
                 await self._requeue(delivery)
@@ -225,6 +221,13 @@ class Lane:
 
     def _warn(self, event: str, decoded: Decoded | Malformed, error: Exception) -> None:
         log.warning(event, consumer=self._tools.plan.name, message_id=decoded.message.message_id, problem=str(error))
+
+
+def _age_s(decoded: Decoded | Malformed) -> float | None:
+    """Return how long ago the sender says that it published the message."""
+    if isinstance(decoded, Malformed) or decoded.time is None:
+        return None
+    return (datetime.now(UTC) - decoded.time).total_seconds()
 
 
 def _error_class(outcome: Outcome) -> str | None:

@@ -49,29 +49,21 @@ class Parking:
         fitting = [step for step in self._steps_s if step <= remaining_s + EARLY_TOLERANCE_S]
         return fitting[-1] if fitting else self._steps_s[0]
 
-    async def park(
-        self,
-        delivery: Delivery,
-        *,
-        remaining_s: float | None,
-        exchange: str,
-        routing_key: str,
-        redelivered: bool,
-        message_id: str,
-    ) -> str:
+    async def park(self, delivery: Delivery, *, remaining_s: float | None, redelivered: bool, message_id: str) -> str:
         """Put a copy of a delivery into a parking queue and return the step's name, once the broker has confirmed it.
 
         :param remaining_s: how long the message has to wait yet; None: until another copy of it is done.
-        :param exchange: where the message was first published to; `routing_key` likewise.
-        :param redelivered: an attempt may have started on a delivery of this copy.
+        :param redelivered: an attempt may have started on this delivery, or on an earlier one.
+        :param message_id: the message's; for the copy if the sender gave it elsewhere than in the property.
         :raises PublishError: it is not known to be there: the delivery must be kept.
-        :raises HeadersTooLarge: the copy's headers would not fit a frame.
+        :raises HeadersTooLarge, MalformedProperties: no copy of it can be made.
         """
         step = self._contention_s if remaining_s is None else self.step_s(remaining_s)
         copy = parked_copy(
             delivery.properties,
-            exchange=exchange,
-            routing_key=routing_key,
+            queue=self._queue,
+            exchange=delivery.exchange,
+            routing_key=delivery.routing_key,
             redelivered=redelivered,
             message_id=message_id,
         )
@@ -81,7 +73,6 @@ class Parking:
             routing_key=parking_queue(self._queue, step),
             body=delivery.body,
             properties=copy,
-            message_id=message_id,
             timeout_s=self._timeout_s,
         )
         reach("park.confirmed")

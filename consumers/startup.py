@@ -1,0 +1,75 @@
+"""What a process checks before it takes its first delivery, and `inbox-fleet check` too.
+
+A server that cannot be reached raises `DatabaseUnavailable` or `BrokerUnavailable`: whoever starts waits and asks
+again. A server that is not what the fleet needs raises by name, and waiting would not help.
+"""
+
+from __future__ import annotations
+
+import asyncpg
+
+from consumers.connection import Connection, Endpoint, connect
+from consumers.database import reaching_database
+from consumers.plan import FleetPlan
+from consumers.secrets import Secret
+from consumers.sizing import pool_specs
+from inbox import Member, check_server
+from pools import ConnectionBudget, Pool, connection_budget, server_limits
+
+
+async def verify_database(plan: FleetPlan, url: Secret) -> ConnectionBudget:
+    """Check the schema, the settings that durability rests on, and the connection budget, which is returned.
+
+    :raises DatabaseUnavailable: nobody answers, or we are not let in.
+    :raises SchemaError, UnsafeServer, PoolOverBudget: each says what to do.
+    """
+    config = plan.config
+    with reaching_database(url):
+        connection = await asyncpg.connect(url.reveal(), timeout=config.database.connect_timeout_s)
+        try:
+            await check_server(connection)
+            budget = connection_budget(
+                pool_specs(plan),
+                replicas=config.service.replicas,
+                surge=config.service.surge,
+                share=config.database.connection_share,
+                limits=await server_limits(connection),
+            )
+        finally:
+            connection.terminate()
+    budget.check()
+    return budget
+
+
+async def register_member(member: Member, pool: Pool, url: Secret) -> None:
+    """Make this process known.
+
+    :raises DatabaseUnavailable: nobody answers, or we are not let in.
+    """
+    with reaching_database(url):
+        await member.register(pool)
+
+
+async def verify_broker(plan: FleetPlan, url: Secret) -> None:
+    """Check that all queues, bindings and parking queues are there, as configured.
+
+    :raises BrokerUnavailable: nobody answers, or we are not let in.
+    :raises TopologyMismatch: names each difference.
+    """
+    connection = await connect(broker_endpoint(plan, url, "check"))
+    try:
+        await verify_topologies(connection, plan)
+    finally:
+        await connection.close()
+
+
+def broker_endpoint(plan: FleetPlan, url: Secret, purpose: str) -> Endpoint:
+    """Return how this fleet reaches the broker, under a name that says what for."""
+    broker = plan.config.broker
+    return Endpoint(
+        url=url.reveal(),
+        name=f"{plan.config.service.name}.{purpose}",
+        heartbeat_s=broker.heartbeat_s,
+        connect_timeout_s=broker.connect_timeout_s,
+        operation_timeout_s=broker.operation_timeout_s,
+    )
