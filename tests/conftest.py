@@ -18,7 +18,8 @@ import pytest
 import pytest_asyncio
 
 from servers import PostgresServer, RabbitServer
-from tests.support.databases import Database, Databases
+from tests.support.databases import Database, Databases, drop_templates, servers_with_template
+from tests.support.process import FleetProcess, StartFleet, start_fleet
 from tests.support.relay import Relay, RelayBefore
 from tests.support.servers import Run, heal_broker, heal_postgres
 from tests.support.vhosts import Vhost, vhost_on
@@ -46,6 +47,7 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     run = config.stash.get(RUN, None)
     if run is not None and run.owner == os.getpid():
+        asyncio.run(drop_templates(servers_with_template(run.directory), run.id))
         run.end()
 
 
@@ -162,3 +164,18 @@ async def relay_before() -> AsyncIterator[RelayBefore]:
     yield before
     for relay in relays:
         await relay.close()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[StartFleet]:
+    """`process = fleet(config, database_url=…, amqp_url=…)`: starts fleet processes, killed at the end if they live."""
+    started: list[FleetProcess] = []
+
+    def start(config: Path, **arguments: Any) -> FleetProcess:
+        process = start_fleet(tmp_path / f"fleet-{len(started)}.log", config, **arguments)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.end()

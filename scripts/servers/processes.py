@@ -172,6 +172,11 @@ class Process:
         fields = _stat(self.pid)
         return fields is not None and fields.started == self.started and fields.state not in "ZX"
 
+    def stopped(self) -> bool:
+        """Return whether it is stopped by a signal."""
+        fields = _stat(self.pid)
+        return fields is not None and fields.started == self.started and fields.state == "T"
+
     def send(self, number: signal.Signals) -> None:
         """Send a signal, unless the process is gone."""
         if self.alive():

@@ -5,6 +5,7 @@ Copying takes some 30 ms and leaves nothing to clean between tests. The template
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 from collections.abc import AsyncIterator
@@ -91,7 +92,7 @@ class Databases:
 
     def __init__(self, url: str, *, run_directory: Path, run_id: str, worker: str) -> None:
         self._url = url
-        self._template = f"inbox_template_{run_id}"
+        self._template = _template(run_id)
         self._lock = run_directory / f"{urlsplit(url).port}.template.lock"
         self._names = (f"inbox_{run_id}_{worker}_{number}" for number in itertools.count())
 
@@ -101,18 +102,13 @@ class Databases:
         if migrated:
             await self._ensure_template()
         name = next(self._names)
-        await self._administer(f"create database {name} template {self._template if migrated else 'template1'}")
+        await _administer(self._url, f"create database {name} template {self._template if migrated else 'template1'}")
         database = Database(self._named(name))
         try:
             yield database
         finally:
             await database.close()
-            await self._administer(f"drop database {name} with (force)")
-
-    async def drop_template(self) -> None:
-        """Drop the template, for servers that outlive the run."""
-        await self._administer(f"alter database {self._template} is_template false")
-        await self._administer(f"drop database {self._template} with (force)")
+            await _administer(self._url, f"drop database {name} with (force)")
 
     async def _ensure_template(self) -> None:
         with self._lock.open("a+") as made:
@@ -120,19 +116,38 @@ class Databases:
             made.seek(0)
             if made.read():
                 return
-            await self._administer(f"create database {self._template}")
+            await _administer(self._url, f"create database {self._template}")
             import inbox  # the product itself must not be needed where no database is
 
             await inbox.migrate(self._named(self._template))
-            await self._administer(f"alter database {self._template} with is_template true allow_connections false")
+            sealed = f"alter database {self._template} with is_template true allow_connections false"
+            await _administer(self._url, sealed)
             made.write(self._url)
-
-    async def _administer(self, statement: str) -> None:
-        connection = await asyncpg.connect(self._url)
-        try:
-            await connection.execute(statement)
-        finally:
-            connection.terminate()
 
     def _named(self, name: str) -> str:
         return urlsplit(self._url)._replace(path=f"/{name}").geturl()
+
+
+def servers_with_template(run_directory: Path) -> list[str]:
+    """Return the URLs of the servers on which a run has made its template."""
+    return [url for lock in run_directory.glob("*.template.lock") if (url := lock.read_text(encoding="utf-8"))]
+
+
+async def drop_templates(urls: list[str], run_id: str) -> None:
+    """Drop a run's templates, for servers that outlive the run; one that is gone took its template along."""
+    for url in urls:
+        with contextlib.suppress(OSError):
+            await _administer(url, f"alter database {_template(run_id)} is_template false")
+            await _administer(url, f"drop database {_template(run_id)} with (force)")
+
+
+def _template(run_id: str) -> str:
+    return f"inbox_template_{run_id}"
+
+
+async def _administer(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        connection.terminate()

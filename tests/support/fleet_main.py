@@ -1,0 +1,52 @@
+"""`python -m tests.support.fleet_main`: the command `inbox-fleet run`, which dies or freezes at a named point.
+
+`--kill-at POINT[:NTH]` sends itself SIGKILL when it reaches the point for the n-th time, `--freeze-at POINT[:NTH]`
+sends itself SIGSTOP. All other arguments go to `inbox-fleet run` as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+
+from consumers.cli import main as command
+from inbox import points
+
+
+class Trap:
+    """A signal to oneself at the n-th passage of a point."""
+
+    def __init__(self, text: str, number: signal.Signals) -> None:
+        self.point, _, nth = text.partition(":")
+        if self.point not in points.POINTS:
+            raise argparse.ArgumentTypeError(f"no point is named {self.point!r}; there are: {', '.join(points.POINTS)}")
+        self.left = int(nth or "1")
+        self.number = number
+
+    def __call__(self, point: str) -> None:
+        """Count a passage and spring at the last."""
+        if point == self.point:
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), self.number)
+
+
+def main() -> None:
+    """Set the trap and run the command."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--kill-at", dest="traps", action="append", type=lambda text: Trap(text, signal.SIGKILL))
+    parser.add_argument("--freeze-at", dest="traps", action="append", type=lambda text: Trap(text, signal.SIGSTOP))
+    options, rest = parser.parse_known_args()
+    if options.traps:
+
+        def passing(point: str) -> None:
+            for trap in options.traps:
+                trap(point)
+
+        points.listen(passing)
+    command(["run", *rest])
+
+
+if __name__ == "__main__":
+    main()
