@@ -58,7 +58,7 @@ def test_a_written_configuration_is_accepted_by_the_product(tmp_path: Path) -> N
         tables={"service": {"replicas": 2}, "pools": {"orders": {"nested": 1}}},
     )
 
-    config = load(path, {"DATABASE_URL": "postgresql://u@h/d", "AMQP_URL": "amqp://h"})
+    config = load(path, environ={"DATABASE_URL": "postgresql://u@h/d", "AMQP_URL": "amqp://h"})
 
     assert config.consumers["orders"].queue == QUEUE
     assert config.consumers["orders"].types["a.b"].max_attempts == 1
