@@ -103,7 +103,9 @@ def _structured(properties: PropertyList, content_type: bytes, body: bytes) -> R
     except _JSON_FAULTS as fault:
         reading.refuse(f"the body is not a CloudEvent in JSON: {fault}")
         return reading
-    attributes = {name: _plain(value) for name, value in event.items() if name not in ("data", "data_base64")}
+    attributes = {
+        name: _json_value(reading, name, value) for name, value in event.items() if name not in ("data", "data_base64")
+    }
     _identify(reading, attributes)
     reading.content_type = (
         reading.optional_text("CloudEvents datacontenttype", attributes.get("datacontenttype")) or "application/json"
@@ -147,22 +149,15 @@ def _payload(reading: Reading, event: Mapping[str, msgspec.Raw]) -> None:
     raw, encoded = event.get("data"), event.get("data_base64")
     if encoded is not None and bytes(encoded) == b"null":
         encoded = None
-    reading.data = b""
+    reading.data = b"" if raw is None else bytes(raw)
     if raw is not None and encoded is not None:
-        reading.refuse("the CloudEvent has both data and data_base64")
-    elif raw is not None:
-        reading.data = bytes(raw)
-        if reading.data[:1] == b'"' and not _is_json(reading.content_type):
-            text = _plain(raw)
-            if isinstance(text, str):
-                reading.data = text.encode()
-            else:
-                reading.refuse("CloudEvents data is not valid text")
+        reading.refuse("CloudEvents data and data_base64 are both there")
+    elif raw is not None and reading.data[:1] == b'"' and not _is_json(reading.content_type):
+        reading.data = (_json_value(reading, "data", raw) or "").encode()
     elif encoded is not None:
-        text = _plain(encoded)
         try:
-            reading.data = binascii.a2b_base64(text, strict_mode=True)
-        except (binascii.Error, ValueError, TypeError):
+            reading.data = binascii.a2b_base64(_json_value(reading, "data_base64", encoded), strict_mode=True)
+        except (ValueError, TypeError):
             reading.refuse("CloudEvents data_base64 is not base64")
 
 
@@ -171,12 +166,13 @@ def _is_json(content_type: str | None) -> bool:
     return subtype == "json" or subtype.endswith("+json")
 
 
-def _plain(value: msgspec.Raw) -> Any:
-    """Return a JSON value, or its bytes if it is not valid."""
+def _json_value(reading: Reading, name: str, value: msgspec.Raw) -> Any:
+    """Return a JSON value; None, and the message is refused, if it is not valid: the decoder did not look into it."""
     try:
         return msgspec.json.decode(value)
-    except _JSON_FAULTS:
-        return bytes(value)
+    except _JSON_FAULTS as fault:
+        reading.refuse(f"CloudEvents {shown(name)} is not valid JSON: {fault}")
+        return None
 
 
 def _text(value: Any) -> Any:

@@ -13,6 +13,7 @@ to go on if one comes out otherwise than this build needs.
 from __future__ import annotations
 
 import struct
+from functools import wraps
 from importlib.metadata import version
 from threading import Lock
 from typing import Any
@@ -61,6 +62,7 @@ def received(frame: header.ContentHeader) -> tuple[bytes, Exception | None]:
 
 
 def _tolerant_header(plain: Any) -> Any:
+    @wraps(plain)
     def unmarshal(self: Any, data: bytes) -> None:
         # Class, weight and body size stand in front of the list. Without them no body could be found: that is a broken
         # connection, not a broken message, and fails as before.
@@ -88,6 +90,7 @@ def _message_id(raw: bytes) -> str | None:
 
 
 def _tolerant_method(plain: Any) -> Any:
+    @wraps(plain)
     def unmarshal(self: Any, data: bytes) -> None:
         try:
             plain(self, data)
@@ -122,24 +125,37 @@ def _prove() -> None:
     for class_ in commands.INDEX_MAPPING.values():
         if "unmarshal" in vars(class_):
             raise _unsupported(f"{class_.__qualname__} is decoded by a method of its own")
-    # Flags, then a timestamp in microseconds behind a message id: decodable but for its second half.
-    raw = b"\x00\xc0" + b"\x02id" + struct.pack(">Q", 1_700_000_000_000_000)
-    broken = _decoded(_frame(2, _HEAD.pack(60, 0, 7) + raw), header.ContentHeader)
-    _expect("a header that cannot be decoded", (broken.raw, broken.body_size), (raw, 7))
-    _expect("why it cannot be decoded", isinstance(broken.fault, Exception), True)
-    _expect("the message id of such a header", broken.properties.message_id, "id")
-    plain = _decoded(_frame(2, _HEAD.pack(60, 0, 9) + b"\x00\x80\x02id"), header.ContentHeader)
-    _expect("a plain header", (plain.raw, plain.body_size, plain.fault), (b"\x00\x80\x02id", 9, None))
-    _expect("its message id", plain.properties.message_id, "id")
-    deliver = _method(60, 60, b"\x02t\xff", b"\0\0\0\0\0\0\0\x07", b"\x01", b"\x01\xfe", b"\x03k\xff\x00")
-    frame = _decoded(deliver, commands.Basic.Deliver)
+    # A message id, then a timestamp in microseconds: a client that reads it after all is as good.
+    raw = b"\x00\xc0\x02id" + struct.pack(">Q", 1_700_000_000_000_000)
+    far = _decoded(_frame(2, _HEAD.pack(60, 0, 7) + raw), header.ContentHeader)
+    _expect("a header with a far timestamp", far, raw=raw, body_size=7)
+    _expect("the properties of such a header", far.properties, message_id="id")
+    cut = _decoded(_frame(2, _HEAD.pack(60, 0, 8) + raw[:-1]), header.ContentHeader)
+    _expect("a header that is cut", cut, raw=raw[:-1], body_size=8)
+    if not isinstance(cut.fault, Exception):
+        raise _unsupported("a header that is cut is decoded without a fault")
+    plain = _decoded(_frame(2, _HEAD.pack(60, 0, 9) + raw[:1] + b"\x80\x02id"), header.ContentHeader)
+    _expect("a plain header", plain, raw=b"\x00\x80\x02id", body_size=9, fault=None)
+    _expect("the properties of a plain header", plain.properties, message_id="id")
     _expect(
         "a delivery whose names are not UTF-8",
-        (frame.consumer_tag, frame.delivery_tag, frame.redelivered, frame.exchange, frame.routing_key),
-        ("t\udcff", 7, True, "\udcfe", "k\udcff\0"),
+        _decoded(
+            _method(60, 60, b"\x02t\xff", b"\0\0\0\0\0\0\0\x07", b"\x01", b"\x01\xfe", b"\x03k\xff\x00"),
+            commands.Basic.Deliver,
+        ),
+        consumer_tag="t\udcff",
+        delivery_tag=7,
+        redelivered=True,
+        exchange="\udcfe",
+        routing_key="k\udcff\0",
     )
-    frame = _decoded(_method(20, 40, b"\x01\x96", b"\x01\xfe", b"\0\x3c", b"\0\x28"), commands.Channel.Close)
-    _expect("a reason that is not UTF-8", (frame.reply_code, frame.reply_text, frame.method_id), (406, "\udcfe", 40))
+    _expect(
+        "a reason that is not UTF-8",
+        _decoded(_method(20, 40, b"\x01\x96", b"\x01\xfe", b"\0\x3c", b"\0\x28"), commands.Channel.Close),
+        reply_code=406,
+        reply_text="\udcfe",
+        method_id=40,
+    )
 
 
 def _frame(kind: int, payload: bytes) -> bytes:
@@ -160,9 +176,10 @@ def _decoded(frame: bytes, expected: type) -> Any:
     return decoded
 
 
-def _expect(what: str, found: object, expected: object) -> None:
+def _expect(what: str, decoded: Any, **expected: object) -> None:
+    found = {name: getattr(decoded, name, "missing") for name in expected}
     if found != expected:
-        raise _unsupported(f"{what} comes out as {found!r}, not as {expected!r}")
+        raise _unsupported(f"{what} comes out as {found}, not as {expected}")
 
 
 def _unsupported(problem: str) -> ClientUnsupported:
