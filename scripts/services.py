@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from servers import Pair, ServerError, Urls, external_urls
+from servers.rabbit_install import require_programs
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -15,8 +16,11 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 def main(arguments: list[str] | None = None) -> int:
     """Carry out one command and return the exit code: 0 done, 1 failed or (status, env) not running."""
     options = _parser().parse_args(arguments)
-    pair = Pair.named(CHECKOUT, options.name)
     try:
+        if options.command == "prepare":
+            require_programs()
+            return 0
+        pair = Pair.named(CHECKOUT, options.name)
         if options.command == "start":
             return _show(pair.start(postgres_version=options.postgres))
         if options.command == "stop":
@@ -51,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, purpose in (
+        ("prepare", "install RabbitMQ where that is missing and possible, and start nothing"),
         ("start", "start both servers, unless they run, and print their URLs"),
         ("stop", "stop both servers; their data stays"),
         ("remove", "stop both servers and delete their data"),
@@ -58,7 +63,8 @@ def _parser() -> argparse.ArgumentParser:
         ("env", "print the URLs as lines for the shell: eval \"$(scripts/services env)\""),
     ):  # fmt: skip
         command = commands.add_parser(name, help=purpose, description=purpose)
-        command.add_argument("--name", default="default", help="which pair of servers (default: default)")
+        if name != "prepare":
+            command.add_argument("--name", default="default", help="which pair of servers (default: default)")
         if name == "start":
             command.add_argument(
                 "--postgres",
