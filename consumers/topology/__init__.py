@@ -1,0 +1,26 @@
+"""What a consumer needs on the broker: its work queue, its bindings, its parking queues.
+
+description    says it, without a broker; what it says depends on the broker's version in one point
+rules          refuses what would lose messages
+declaring      verifies and applies it
+"""
+
+from consumers.config.checks import parking_queue
+from consumers.topology.declaring import Finding, Status, apply, require, verify, verify_topologies
+from consumers.topology.description import Binding, Exchange, Queue, Topology, topologies, topology_of
+
+__all__ = [
+    "Binding",
+    "Exchange",
+    "Finding",
+    "Queue",
+    "Status",
+    "Topology",
+    "apply",
+    "parking_queue",
+    "require",
+    "topologies",
+    "topology_of",
+    "verify",
+    "verify_topologies",
+]
