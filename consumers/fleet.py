@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from consumers.config import FleetConfig
 from consumers.errors import BrokerUnavailable, DatabaseUnavailable
 from consumers.health import Health
 from consumers.http import application, serve
-from consumers.logs import configure
+from consumers.logs import Format, configure
 from consumers.plan import FleetPlan, plan
 from consumers.publisher import Publisher
 from consumers.sizing import HOUSEKEEPING, pool_specs
@@ -57,7 +58,13 @@ async def run(config: FleetConfig) -> int:
     :raises ConfigError, RegistrationError: the configuration and its handlers do not fit. :raises SchemaError,
     UnsafeServer, PoolOverBudget, TopologyMismatch: a server is not what this fleet needs; each says what to do.
     """
-    output = configure(format=config.log.format, level=config.log.level)
+    output = configure(
+        format=Format(config.log.format),
+        level=config.log.level,
+        stream=sys.stderr,
+        service=config.service.name,
+        build=build(),
+    )
     planned = plan(config)
     signals = Signals()
     loop = asyncio.get_running_loop()

@@ -73,6 +73,7 @@ class Parking:
             routing_key=parking_queue(self._queue, step),
             body=delivery.body,
             properties=copy,
+            message_id=message_id,
             timeout_s=self._timeout_s,
         )
         reach("park.confirmed")
