@@ -117,9 +117,13 @@ class PoolSettings(Settings, frozen=True, kw_only=True):
 
 
 class Binding(Settings, frozen=True, kw_only=True):
-    """One binding of a work queue: messages of this exchange with this routing key come into it."""
+    """One binding of a work queue: messages of this exchange with this routing key come into it.
+
+    :param exchange_type: if the exchange is this fleet's to declare; else it belongs to somebody, and has to be there.
+    """
 
     exchange: Text
+    exchange_type: Literal["direct", "topic", "fanout", "headers"] | None = None
     routing_key: ShortText = ""
     arguments: Mapping[str, Scalar] = msgspec.field(default_factory=_empty)
 
