@@ -152,7 +152,7 @@ class _Process:
                     inbox=Inbox(pool=pool, member_id=member.id, company=company, debts=debts),
                     pool=pool,
                     publisher=publisher,
-                    routes=consumer.consumer.resolve(resources),
+                    routes=consumer.consumer.resolve(resources.including(pool)),
                     telemetry=self._telemetry,
                 )
                 self._health.condition(name, worker.not_ready)

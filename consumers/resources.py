@@ -42,6 +42,10 @@ class Resources:
         self._consumer = consumer
         self._provided = tuple(provided)
 
+    def including(self, *also: object) -> Resources:
+        """Return these resources and some more."""
+        return Resources(self._consumer, (*self._provided, *also))
+
     def find(self, kind: type, *, wanted_by: str) -> object | None:
         """Return the resource of a class, or None. An instance of exactly this class goes before one of a subclass.
 

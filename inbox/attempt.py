@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 from uuid import UUID
 
+import structlog
 import uuid_utils.compat
 
 from inbox import statements
@@ -49,6 +50,8 @@ from inbox.safe_text import MAX_NAME_TEXT, error_class, error_text, safe
 from inbox.states import AttemptOutcome, State
 from inbox.tx import Tx
 from pools import Checkout, Pool, PoolError, work
+
+log = structlog.get_logger(__name__)
 
 _NOW = (0.0,)
 _RERUN_PAUSE_S = 0.05
@@ -389,6 +392,5 @@ async def _write(claim: Claim, failure: Failure) -> Recorded:
 
 
 def _unavailable(error: Exception, *, started: bool) -> Unavailable:
-    return Unavailable(
-        fault=describe(error.error) if isinstance(error, StatementFailed) else str(error), started=started
-    )
+    log.warning("attempt.unavailable", fault=str(error), started=started)
+    return Unavailable(fault=describe(error.error if isinstance(error, StatementFailed) else error), started=started)
