@@ -19,7 +19,7 @@ import structlog
 
 from consumers.background import background
 from consumers.config import FleetConfig
-from consumers.errors import BrokerUnavailable, DatabaseUnavailable
+from consumers.errors import BrokerUnavailable, ChannelLost, DatabaseUnavailable
 from consumers.health import Health
 from consumers.http import application, serve
 from consumers.logs import Format, configure
@@ -192,7 +192,7 @@ class _Process:
                 raise _StoppedEarly
             try:
                 await step()
-            except (BrokerUnavailable, DatabaseUnavailable) as error:
+            except (BrokerUnavailable, ChannelLost, DatabaseUnavailable) as error:
                 self._health.set("process", False, str(error))
                 log.warning("process.waiting", problem=str(error))
             else:

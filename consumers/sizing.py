@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from consumers.config.checks import application_name
 from consumers.plan import FleetPlan
 from pools import PoolSpec, SessionSettings
 
@@ -17,7 +18,6 @@ def pool_specs(plan: FleetPlan) -> list[PoolSpec]:
     :raises PoolConfigError: a pool cannot be made like this.
     """
     config = plan.config
-    service = config.service.name
     specs = []
     names = dict.fromkeys([*config.pools, *(consumer.settings.pool for consumer in plan.consumers.values())])
     for name in names:
@@ -27,7 +27,7 @@ def pool_specs(plan: FleetPlan) -> list[PoolSpec]:
         specs.append(
             PoolSpec(
                 name=name,
-                application_name=f"{service}-{name}",
+                application_name=application_name(config, name),
                 session=SessionSettings.for_handlers(longest_s),
                 lanes=sum(user.settings.lanes for user in users),
                 nested=settings.nested if settings else 0,
@@ -41,7 +41,7 @@ def pool_specs(plan: FleetPlan) -> list[PoolSpec]:
     specs.append(
         PoolSpec(
             name=HOUSEKEEPING,
-            application_name=f"{service}-{HOUSEKEEPING}",
+            application_name=application_name(config, HOUSEKEEPING),
             session=SessionSettings.for_handlers(_HOUSEKEEPING_STATEMENT_S),
             fixed_size=housekeeping.size,
             acquire_timeout_s=housekeeping.acquire_timeout_s,

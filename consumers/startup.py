@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncpg
 
-from consumers.connection import Connection, Endpoint, connect
+from consumers.connection import Endpoint, connect
 from consumers.database import reaching_database
 from consumers.plan import FleetPlan
 from consumers.secrets import Secret
 from consumers.sizing import pool_specs
+from consumers.topology import verify_topologies
 from inbox import Member, check_server
 from pools import ConnectionBudget, Pool, connection_budget, server_limits
 
@@ -53,7 +54,7 @@ async def register_member(member: Member, pool: Pool, url: Secret) -> None:
 async def verify_broker(plan: FleetPlan, url: Secret) -> None:
     """Check that all queues, bindings and parking queues are there, as configured.
 
-    :raises BrokerUnavailable: nobody answers, or we are not let in.
+    :raises BrokerUnavailable, ChannelLost: nobody answers, or we are not let in.
     :raises TopologyMismatch: names each difference.
     """
     connection = await connect(broker_endpoint(plan, url, "check"))
