@@ -181,7 +181,7 @@ class _Process:
             # Nobody is hurt: the heartbeat expires, and whoever finds an undecided attempt then decides it.
             log.warning("member.not_stopped", member_id=str(member.id), owed=debts.count, fault=type(error).__name__)
 
-    async def _reached(self, step: Callable[[], Awaitable[None]]) -> None:
+    async def _reached(self, step: Callable[[], Awaitable[object]]) -> None:
         """Take a step that needs a server, again and again with growing pauses until the server answers.
 
         :raises _StoppedEarly: the process was told to stop meanwhile.

@@ -9,7 +9,7 @@ since a handler's HTTP client raises the same `TimeoutError`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -81,7 +81,7 @@ class Tx:
 
     async def cursor(
         self, query: str, *args: object, prefetch: int = 50, timeout: float | None = None
-    ) -> AsyncIterator[asyncpg.Record]:
+    ) -> AsyncGenerator[asyncpg.Record, None]:
         """Iterate over a query's rows, `prefetch` rows to a round trip. Other statements may run between two rows."""
         async with self._use(query):
             portal = await self._connection.cursor(query, *args, timeout=timeout)
