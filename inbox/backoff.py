@@ -13,7 +13,7 @@ class Backoff:
     """
 
     def __init__(self, *, first_s: float, longest_s: float) -> None:
-        self._wait = wait_exponential_jitter(initial=first_s, max=longest_s, jitter=first_s / 2)
+        self._wait = wait_exponential_jitter(multiplier=first_s, max=longest_s, jitter=first_s / 2)
         self._state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
         self.reset()
 
