@@ -1,0 +1,101 @@
+"""Telemetry of a process: created once where the process is composed, and handed to whoever measures.
+
+It has a meter provider and a Prometheus registry of its own, so two in one process do not meet and a user's own metrics
+stay his. For spans it uses the tracer provider that the process has set, if any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
+from opentelemetry.sdk.metrics.export import Metric as MetricPoints
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from prometheus_client import CollectorRegistry, generate_latest
+
+from consumers.telemetry import names
+from consumers.telemetry.cells import CellReader
+from consumers.telemetry.consumer import ConsumerTelemetry
+from consumers.telemetry.faults import Faults
+from consumers.telemetry.loop import loop_lag
+from consumers.telemetry.metrics import Metrics, PoolFigures
+from consumers.telemetry.spans import Spans
+
+
+class Telemetry:
+    """The telemetry of one process."""
+
+    def __init__(self, *, service_name: str, version: str, schema: int | None) -> None:
+        self._faults = Faults()
+        self._registry = CollectorRegistry()
+        scope = InstrumentationScope(names.SCOPE, version, names.SCHEMA_URL)
+        reader = CellReader(self._registry, scope, self._histograms)
+        self._provider = MeterProvider(
+            metric_readers=[reader],
+            resource=Resource.create({names.SERVICE_NAME: service_name, names.SERVICE_VERSION: version}),
+            exemplar_filter=AlwaysOffExemplarFilter(),
+            shutdown_on_exit=False,
+        )
+        meter = self._provider.get_meter(names.SCOPE, version, schema_url=names.SCHEMA_URL)
+        self._metrics = Metrics(meter, self._faults)
+        labels = {names.L_SERVICE: service_name, names.L_VERSION: version}
+        self._metrics.build(labels if schema is None else {**labels, names.L_SCHEMA: str(schema)})
+        self._lag = self._metrics.loop_lag.cell({})
+        self._spans = Spans(self._faults, version=version)
+
+    @classmethod
+    def create(cls, service_name: str, version: str, *, schema: int | None = None) -> Telemetry:
+        """Return the telemetry of a process, to be called once where it is composed.
+
+        :param service_name: name of the service.
+        :param version: version of what runs.
+        :param schema: version of the inbox schema that it works with.
+        """
+        return cls(service_name=service_name, version=version, schema=schema)
+
+    def consumer(self, name: str, *, queue: str, types: Iterable[str] = ()) -> ConsumerTelemetry:
+        """Return what one consumer reports to; called once for each.
+
+        :param queue: its work queue.
+        :param types: message types that it has handlers for: the only ones that become labels.
+        """
+        return ConsumerTelemetry(
+            self._metrics, self._spans, self._faults, name=name, queue=queue, types=frozenset(types)
+        )
+
+    def watch_pools(self, figures: Callable[[], Iterable[PoolFigures]]) -> None:
+        """Tell how to read the pools; asked at each exposition."""
+        self._metrics.watch_pools(figures)
+
+    def watch_log(self, lines_lost: Callable[[], int]) -> None:
+        """Tell how to read how many log lines could not be written; asked at each exposition."""
+        self._metrics.watch_log_lines_lost(lines_lost)
+
+    async def measure_loop(self) -> None:
+        """Measure the event loop's lag until cancelled; runs in a task group of the process."""
+        await loop_lag(self._lag.record)
+
+    def caught(self, place: str, error: Exception) -> None:
+        """Count an error of telemetry that somebody else met.
+
+        :param place: a fixed word for where it was.
+        """
+        self._faults.caught(place, error)
+
+    def exposition(self) -> bytes:
+        """Return all metrics in Prometheus' text format 0.0.4.
+
+        :raises Exception: they cannot be read; whoever serves them says so and goes on.
+        """
+        return generate_latest(self._registry)
+
+    def close(self) -> None:
+        """Let go of the meter provider. Waits for nothing: nothing is sent anywhere from here."""
+        try:
+            self._provider.shutdown()
+        except Exception as error:
+            self._faults.caught("close", error)
+
+    def _histograms(self) -> list[MetricPoints]:
+        return self._metrics.histograms()
