@@ -225,6 +225,24 @@ def _consumers(config: FleetConfig) -> None:
             raise refused(config, f"{path}.contention_step", '"0s"', problem, allowed)
 
 
+def _exchanges(config: FleetConfig) -> None:
+    kinds: dict[str, str] = {}
+    for consumer in config.consumers.values():
+        for at, binding in enumerate(consumer.bindings):
+            key = f"consumers.{consumer.name}.bindings[{at}]"
+            if binding.exchange_type is None:
+                continue
+            if binding.exchange.startswith("amq."):
+                problem = "exchanges whose names start with amq. are the broker's own, and there already"
+                raise refused(config, f"{key}.exchange_type", None, problem, "no exchange_type for them")
+            kind = kinds.setdefault(binding.exchange, binding.exchange_type)
+            if kind != binding.exchange_type:
+                problem = f'another binding declares exchange {binding.exchange} as "{kind}"'
+                raise refused(
+                    config, f"{key}.exchange_type", f'"{binding.exchange_type}"', problem, f'"{kind}", or none'
+                )
+
+
 def _patience(config: FleetConfig) -> None:
     for consumer in config.consumers.values():
         path = f"consumers.{consumer.name}"
@@ -279,4 +297,13 @@ def _quoted(value_s: float) -> str:
     return f'"{written(value_s)}"'
 
 
-_RULES: tuple[Callable[[FleetConfig], None], ...] = (_service, _urls, _broker, _pools, _consumers, _patience, _process)
+_RULES: tuple[Callable[[FleetConfig], None], ...] = (
+    _service,
+    _urls,
+    _broker,
+    _pools,
+    _consumers,
+    _exchanges,
+    _patience,
+    _process,
+)

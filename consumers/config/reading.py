@@ -11,7 +11,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
@@ -33,7 +33,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def load(
-    path: str | Path, *, needs: Collection[Need] = ("database", "broker"), environ: Mapping[str, str] = os.environ
+    path: str | Path, *, needs: tuple[Need, ...] = ("database", "broker"), environ: Mapping[str, str] = os.environ
 ) -> FleetConfig:
     """Read and check a configuration file.
 

@@ -82,7 +82,10 @@ def test_every_key_can_be_given() -> None:
         acquire_timeout = "1.5s"
         [consumers.invoices]
         queue = "billing.invoices"
-        bindings = [{ exchange = "shop", routing_key = "order.*" }, { exchange = "h", arguments = { x-match = "all" } }]
+        bindings = [
+            { exchange = "shop", routing_key = "order.*" },
+            { exchange = "h", exchange_type = "headers", arguments = { x-match = "all" } },
+        ]
         handler = "billing.handlers:invoices"
         pool = "shared"
         key_name = "bills"

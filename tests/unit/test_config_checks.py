@@ -147,3 +147,17 @@ def test_pacing_has_a_bounded_number_of_steps() -> None:
 @pytest.mark.parametrize("table", ["database", "broker"])
 def test_a_url_has_one_source(table: str) -> None:
     assert refused_key(tables=f'[{table}]\nurl_env = "A"\nurl_file = "/b"') == f"{table}.url_file"
+
+
+def test_an_exchange_is_declared_with_one_type() -> None:
+    def bound(exchange: str, kind: str) -> str:
+        return f'bindings = [{{ exchange = "shop", exchange_type = "topic" }}, {{ exchange = "{exchange}"{kind} }}]'
+
+    assert fleet(consumer=bound("shop", "")).consumers
+    assert fleet(consumer=bound("other", ', exchange_type = "fanout"')).consumers
+    key = "consumers.invoices.bindings[1].exchange_type"
+    assert refused_key(consumer=bound("shop", ', exchange_type = "fanout"')) == key
+    assert refused_key(consumer=bound("amq.topic", ', exchange_type = "topic"')) == key
+    assert refused_key(OTHER + '"q"\n' + bound("shop", ', exchange_type = "direct"')) == key.replace(
+        "invoices", "other"
+    )

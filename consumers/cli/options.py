@@ -1,0 +1,52 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+config_option = click.option(
+    "--config",
+    "-c",
+    "config_file",
+    type=click.Path(path_type=Path),
+    default=Path("fleet.toml"),
+    show_default=True,
+    envvar="INBOX_FLEET_CONFIG",
+    help="The fleet's TOML file.",
+)
+
+output_option = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="How data is written to stdout.",
+)
+
+
+def app_dir_option(function: F) -> F:
+    """Add --app-dir, and make modules in that folder importable before the command runs."""
+    return click.option(
+        "--app-dir",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        default=Path(),
+        show_default="current folder",
+        callback=_importable,
+        expose_value=False,
+        help="Where handlers are imported from, besides installed packages.",
+    )(function)
+
+
+def _importable(_context: click.Context, _parameter: click.Parameter, folder: Path) -> None:
+    path = str(folder.resolve())
+    # The current folder is on the path already for `python -m`, and not for an installed command.
+    if path not in sys.path:
+        sys.path.insert(0, path)
