@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from consumers.config import FleetConfig
-from consumers.errors import BrokerUnavailable, ChannelLost, DatabaseUnavailable, TopologyMismatch
+from consumers.errors import BrokerUnavailable, ChannelLost, DatabaseUnavailable, TopologyMismatch, TopologyRefused
 from consumers.plan import FleetPlan
 from consumers.secrets import host_of
 from consumers.startup import verify_broker, verify_database
@@ -91,6 +91,8 @@ async def _broker(plan: FleetPlan) -> list[Finding]:
         return _ended(steps, 0, host, Status.UNREACHABLE, [str(error)])
     except TopologyMismatch as error:
         return _ended(steps, 1, host, Status.UNFIT, error.differences)
+    except TopologyRefused as error:
+        return _ended(steps, 1, host, Status.UNFIT, [str(error)])
     queues = ", ".join(sorted(consumer.settings.queue for consumer in plan.consumers.values()))
     return [*_passed(steps[:1], host), Finding(check=steps[1], subject=host, status=Status.OK, detail=queues)]
 

@@ -91,17 +91,18 @@ class Connection:
         else:
             self._listeners.append(listener)
 
-    async def open_channel(self, *, confirms: bool = False) -> Channel:
+    async def open_channel(self, *, confirms: bool = False, within_s: float | None = None) -> Channel:
         """Open a channel.
 
         :param confirms: the broker confirms each publish on it, and a returned message is an error.
+        :param within_s: the deadline; the endpoint's operation timeout by default.
         :raises ChannelLost: it was not opened in time, or the connection is lost.
         """
         action = "open a channel"
         if self._client.is_closed:
             raise self._channel_lost(None, action)
         opening = self._client.channel(publisher_confirms=confirms, on_return_raises=confirms)
-        channel = await self.answer(opening, action=action)
+        channel = await self.answer(opening, action=action, within_s=within_s)
         assert isinstance(channel, Channel)  # the abstract class does not tell which consumers a channel has
         return channel
 

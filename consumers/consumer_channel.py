@@ -120,6 +120,8 @@ class ConsumerChannel:
         """Ask the broker for the queue again and again: a line that is half open answers nothing.
 
         It asks on a channel of its own, because a question that is not answered closes its channel.
+
+        :param timeout_s: for each answer.
         """
         channel: Channel | None = None
         queue = self._consuming.queue
@@ -127,7 +129,7 @@ class ConsumerChannel:
             await asyncio.sleep(every_s)
             try:
                 if channel is None or channel.is_closed:
-                    channel = await self._connection.open_channel()
+                    channel = await self._connection.open_channel(within_s=timeout_s)
                 asking = channel.queue_declare(queue, passive=True)
                 await self._connection.answer(asking, action=f"look at {queue}", within_s=timeout_s)
             except ChannelLost as error:

@@ -7,7 +7,7 @@ declaring      verifies and applies it
 
 from consumers.config.checks import parking_queue
 from consumers.topology.declaring import Finding, Status, apply, require, verify, verify_topologies
-from consumers.topology.description import Binding, Exchange, Queue, Topology, topologies, topology_of
+from consumers.topology.description import Binding, Exchange, Queue, Topology, describe, topologies, topology_of
 
 __all__ = [
     "Binding",
@@ -17,6 +17,7 @@ __all__ = [
     "Status",
     "Topology",
     "apply",
+    "describe",
     "parking_queue",
     "require",
     "topologies",

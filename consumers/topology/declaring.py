@@ -77,7 +77,9 @@ async def verify(connection: Connection, topology: Topology) -> list[Finding]:
         findings = [await asking.exchange(exchange) for exchange in topology.exchanges]
         findings += [await asking.queue(queue, arguments) for queue, arguments in declared]
         findings += [
-            asking.finding("binding", _binding_name(binding), Status.NOT_VISIBLE, "`topology apply` makes sure of it")
+            asking.finding(
+                "binding", _binding_name(topology, binding), Status.NOT_VISIBLE, "`topology apply` makes sure of it"
+            )
             for binding in topology.bindings
         ]
     return findings
@@ -107,8 +109,10 @@ async def apply(connection: Connection, topology: Topology) -> list[Finding]:
                 declaring = partial(_declare_queue, queue, queue.declared(connection.server_version))
                 found["queue", queue.name] = await asking.make("queue", queue.name, declaring)
         for binding in topology.bindings:
-            name = _binding_name(binding)
-            found["binding", name] = await asking.make("binding", name, partial(_bind, binding), done=Status.BOUND)
+            name = _binding_name(topology, binding)
+            found["binding", name] = await asking.make(
+                "binding", name, partial(_bind, topology.work.name, binding), done=Status.BOUND
+            )
     return list(found.values())
 
 
@@ -221,10 +225,12 @@ def _declare_queue(
     return channel.queue_declare(queue.name, durable=True, passive=passive, arguments=dict(arguments))
 
 
-def _bind(binding: Binding, channel: Channel) -> Awaitable[object]:
-    return channel.queue_bind(binding.queue, binding.exchange, binding.routing_key, arguments=dict(binding.arguments))
+def _bind(queue: str, binding: Binding, channel: Channel) -> Awaitable[object]:
+    return channel.queue_bind(queue, binding.exchange, binding.routing_key, arguments=dict(binding.arguments))
 
 
-def _binding_name(binding: Binding) -> str:
+def _binding_name(topology: Topology, binding: Binding) -> str:
     arguments = ", ".join(f"{name} = {value!r}" for name, value in binding.arguments.items())
-    return f"{binding.exchange} --{binding.routing_key}--> {binding.queue}" + (f" ({arguments})" if arguments else "")
+    return f"{binding.exchange} --{binding.routing_key}--> {topology.work.name}" + (
+        f" ({arguments})" if arguments else ""
+    )

@@ -8,14 +8,14 @@ RabbitMQ 3.x has none unless one is declared, and takes -1 for "drop at the firs
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from consumers.config.checks import parking_queue
 from consumers.errors import TopologyRefused
 from consumers.plan import ConsumerPlan, FleetPlan
-from consumers.topology.rules import DELIVERY_LIMIT, check_bindings, check_names, check_work_queue
+from consumers.topology.rules import DELIVERY_LIMIT, check_names, check_work_queue
 from inbox.durations import text
 
 Argument: TypeAlias = str | int | float | bool
@@ -76,11 +76,14 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """Messages of an exchange with this routing key come into a queue."""
+    """Messages of an exchange with this routing key come into the work queue.
 
-    queue: str
+    :param exchange_type: if the fleet declares the exchange.
+    """
+
     exchange: str
     routing_key: str = ""
+    exchange_type: str | None = None
     arguments: Mapping[str, Argument] = field(default_factory=dict)
 
 
@@ -89,7 +92,6 @@ class Topology:
     """What one consumer needs on the broker."""
 
     consumer: str
-    exchanges: tuple[Exchange, ...] = ()
     work: Queue
     parking: tuple[Queue, ...]
     bindings: tuple[Binding, ...] = ()
@@ -99,43 +101,71 @@ class Topology:
         """All queues, the work queue first: parking queues lead back to it."""
         return (self.work, *self.parking)
 
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The exchanges that the work queue is bound to."""
+        types: dict[str, str | None] = {}
+        for binding in self.bindings:
+            types[binding.exchange] = binding.exchange_type or types.get(binding.exchange)
+        return tuple(Exchange(name=name, type=kind) for name, kind in types.items())
+
+
+def describe(
+    *,
+    consumer: str,
+    queue: str,
+    queue_type: QueueType = "quorum",
+    arguments: Mapping[str, Argument] | None = None,
+    bindings: Sequence[Binding] = (),
+    steps_s: Sequence[float],
+    redeliveries: int,
+) -> Topology:
+    """Return what a consumer of these facts needs.
+
+    :param arguments: of the work queue, besides its type.
+    :param steps_s: one parking queue each, in seconds.
+    :param redeliveries: how many attempts a message may need, charged or not.
+    :raises TopologyRefused: it would lose messages, or cannot be declared.
+    """
+    work = Queue(name=queue, type=queue_type, arguments=dict(arguments or {}), purpose="work", paced=True)
+    parking = tuple(_parking(queue, step) for step in steps_s)
+    topology = Topology(consumer=consumer, work=work, parking=parking, bindings=tuple(bindings))
+    exchanges = frozenset(exchange.name for exchange in topology.exchanges)
+    check_names([each.name for each in topology.queues], exchanges)
+    check_work_queue(
+        queue,
+        queue_type,
+        work.arguments,
+        parking=frozenset(each.name for each in parking),
+        exchanges=exchanges,
+        redeliveries=redeliveries,
+    )
+    return topology
+
 
 def topology_of(plan: ConsumerPlan) -> Topology:
-    """Return what a consumer needs.
+    """Return what a planned consumer needs.
 
     :raises TopologyRefused: it would lose messages, or cannot be declared.
     """
     settings = plan.settings
-    work = Queue(
-        name=settings.queue,
-        type=settings.queue_type,
-        arguments=dict(settings.queue_arguments),
-        purpose="work",
-        paced=True,
+    return describe(
+        consumer=settings.name,
+        queue=settings.queue,
+        queue_type=settings.queue_type,
+        arguments=settings.queue_arguments,
+        bindings=[
+            Binding(
+                exchange=bound.exchange,
+                routing_key=bound.routing_key,
+                exchange_type=bound.exchange_type,
+                arguments=dict(bound.arguments),
+            )
+            for bound in settings.bindings
+        ],
+        steps_s=plan.parking_steps_s,
+        redeliveries=max(policy.max_attempts + policy.max_aborts for policy in plan.policies.values()),
     )
-    parking = tuple(parking_queue_of(work.name, step) for step in plan.parking_steps_s)
-    bindings = tuple(
-        Binding(
-            queue=work.name, exchange=bound.exchange, routing_key=bound.routing_key, arguments=dict(bound.arguments)
-        )
-        for bound in settings.bindings
-    )
-    types = {bound.exchange: bound.exchange_type for bound in settings.bindings if bound.exchange_type is not None}
-    exchanges = tuple(
-        Exchange(name=name, type=types.get(name)) for name in dict.fromkeys(bound.exchange for bound in bindings)
-    )
-    redeliveries = max(policy.max_attempts + policy.max_aborts for policy in plan.policies.values())
-    check_names((*(queue.name for queue in (work, *parking)),), tuple(exchange.name for exchange in exchanges))
-    check_bindings(work.name, tuple(exchange.name for exchange in exchanges))
-    check_work_queue(
-        work.name,
-        work.type,
-        work.arguments,
-        parking=frozenset(queue.name for queue in parking),
-        exchanges=frozenset(exchange.name for exchange in exchanges),
-        redeliveries=redeliveries,
-    )
-    return Topology(consumer=settings.name, exchanges=exchanges, work=work, parking=parking, bindings=bindings)
 
 
 def topologies(plan: FleetPlan) -> tuple[Topology, ...]:
@@ -146,7 +176,7 @@ def topologies(plan: FleetPlan) -> tuple[Topology, ...]:
     return tuple(topology_of(consumer) for consumer in plan.consumers.values())
 
 
-def parking_queue_of(work_queue: str, step_s: float) -> Queue:
+def _parking(work_queue: str, step_s: float) -> Queue:
     """Return the queue in which copies wait for one step, and from which the broker brings them back.
 
     At-least-once dead-lettering, or a copy could vanish on its way; it needs reject-publish, and without that falls

@@ -25,7 +25,7 @@ _KEEPS_WHAT_IT_HAS = ("reject-publish", "reject-publish-dlx")
 
 
 def check_names(queues: Collection[str], exchanges: Collection[str]) -> None:
-    """Check that the client can say these names.
+    """Check that the client can say these names, and bind to these exchanges.
 
     :raises TopologyRefused: it cannot.
     """
@@ -35,19 +35,12 @@ def check_names(queues: Collection[str], exchanges: Collection[str]) -> None:
         if not DOMAIN_REGEX["queue-name"].fullmatch(name):
             raise _refused(name, "name", name, "the AMQP client does not take it", _NAME_FORM)
     for name in exchanges:
+        if not name:
+            problem = "every queue is bound to the default exchange by its own name, and to no other"
+            raise _refused(next(iter(queues)), "binding to exchange", name, problem, "a named exchange")
         if len(name) > _MAX_EXCHANGE_NAME or not DOMAIN_REGEX["exchange-name"].fullmatch(name):
             allowed = f"at most {_MAX_EXCHANGE_NAME} of {_NAME_FORM}"
             raise _refused(next(iter(queues)), "binding to exchange", name, "the AMQP client does not take it", allowed)
-
-
-def check_bindings(queue: str, exchanges: Collection[str]) -> None:
-    """Check that each exchange can be bound to.
-
-    :raises TopologyRefused: it cannot.
-    """
-    if "" in exchanges:
-        problem = "every queue is bound to the default exchange by its own name, and to no other"
-        raise _refused(queue, "binding to exchange", "", problem, "a named exchange")
 
 
 def check_work_queue(
