@@ -22,6 +22,7 @@ from tests.support.databases import Database, Databases, drop_templates, servers
 from tests.support.process import FleetProcess, StartFleet, start_fleet
 from tests.support.relay import Relay, RelayBefore
 from tests.support.servers import Run, heal_broker, heal_postgres
+from tests.support.service import Service
 from tests.support.vhosts import Vhost, vhost_on
 
 RUN = pytest.StashKey[Run]()
@@ -179,3 +180,11 @@ def fleet(tmp_path: Path) -> Iterator[StartFleet]:
     yield start
     for process in started:
         process.end()
+
+
+@pytest_asyncio.fixture
+async def service(tmp_path: Path, database: Database, vhost: Vhost, fleet: StartFleet) -> Service:
+    """A prepared service with one consumer, on the shared servers; no process of it runs yet."""
+    made = Service(tmp_path, database, vhost, fleet)
+    await made.prepare()
+    return made
