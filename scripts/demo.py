@@ -1,0 +1,157 @@
+"""The demo: exactly one effect for each of thousands of orders, with everything broken once while they are worked on.
+
+Exit code 0: nothing lost, nothing doubled, queues empty, both processes stopped in order. 1: something is wrong, and
+the last lines say what. 130: interrupted. See `scripts/demo --help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from demo_parts.brokers import MANAGEMENT_VARIABLE
+from demo_parts.deadlines import DemoFailed
+from demo_parts.figures import Figures, complaints
+from demo_parts.fleet import Fleet
+from demo_parts.place import Place, servers_in_use
+from demo_parts.scenario import Scenario
+from demo_parts.screen import Screen
+from demo_parts.shop_process import Shop
+from demo_parts.witness import Testimony
+from servers import Pair, ServerError
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+SCHEMA = CHECKOUT / "examples" / "orders" / "schema.sql"
+_FEWEST, _MOST = 100, 99_999
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demo and return its exit code."""
+    options = _parser().parse_args(arguments)
+    if not _FEWEST <= options.orders <= _MOST:
+        _parser().error(f"--orders takes {_FEWEST} to {_MOST}: fewer are done before anything can be broken")
+    screen = Screen(to_stderr=options.json)
+    try:
+        return asyncio.run(_demo(options, screen))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        screen.wrong("interrupted; nothing was counted")
+        return 130
+    except (DemoFailed, ServerError) as error:
+        screen.wrong(str(error))
+        return 1
+
+
+async def _demo(options: argparse.Namespace, screen: Screen) -> int:
+    """Start the servers if they do not run, play, and clear up."""
+    task = asyncio.current_task()
+    assert task is not None, "this is the main task"
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    pair = Pair(options.pair) if options.pair is not None else Pair.named(CHECKOUT, "demo")
+    with servers_in_use(pair) as servers:
+        try:
+            if not servers.run:
+                screen.say("starting PostgreSQL and RabbitMQ, unless the environment names others; this takes 10 s")
+            urls = await asyncio.to_thread(servers.start)
+            if options.keep:
+                servers.keep()
+            return await _on(Place(pair, urls, CHECKOUT), screen, options)
+        finally:
+            await asyncio.to_thread(servers.stop_if_last)
+
+
+async def _on(place: Place, screen: Screen, options: argparse.Namespace) -> int:
+    """Play in a place, and clear it."""
+    passed = False
+    try:
+        passed = await _passes(place, screen, options)
+    except* (DemoFailed, ServerError) as failures:
+        # Said before the place is cleared, which may fail for the same cause.
+        for failure in _leaves(failures):
+            screen.wrong(str(failure))
+    finally:
+        if options.keep:
+            screen.plain(place.description())
+        else:
+            if not passed:
+                screen.plain(f"logs and configuration of this run: {place.directory}")
+            await place.clear(keep_directory=not passed)
+    return 0 if passed else 1
+
+
+def _leaves(group: BaseExceptionGroup[Exception]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+async def _passes(place: Place, screen: Screen, options: argparse.Namespace) -> bool:
+    """Play, count, show; return whether all is as it must be."""
+    began = time.monotonic()
+    await place.database.create(SCHEMA.read_text(encoding="utf-8"))
+    await asyncio.to_thread(place.broker.prepare)
+    fleet = Fleet(
+        place.directory,
+        service=place.service,
+        queue=place.queue,
+        database_url=place.database.url,
+        amqp_url=place.broker.url,
+    )
+    shop = Shop(place.broker.url, queue=place.queue, name=place.service, orders=options.orders)
+    _, place.queues = await asyncio.gather(fleet.migrate(), fleet.queues())
+    await fleet.apply_topology()
+    screen.say(f"two processes start on queue {place.queue}; a foreign client publishes {options.orders:,} orders")
+    scenario = Scenario(
+        fleet=fleet,
+        shop=shop,
+        database=place.database,
+        broker=place.broker,
+        service=place.service,
+        queues=place.queues,
+        screen=screen,
+    )
+    with screen.working(copies=sum(step.at_once for step in shop.steps), orders=options.orders):
+        ending = await scenario.play()
+    testimony = Testimony.read(place.directory)
+    figures = Figures.count(
+        published=shop.published,
+        orders=shop.orders,
+        effects=ending.effects,
+        testimony=testimony,
+        seconds=time.monotonic() - began,
+    )
+    found = complaints(figures, left=ending.left, exit_codes=ending.exit_codes)
+    screen.table(figures, testimony)
+    screen.verdict(figures, found)
+    if options.json:
+        print(figures.json(), flush=True)
+    return not found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="scripts/demo",
+        description="Two fleet processes work on the orders that a foreign client publishes, many of them twice and "
+        "more. Meanwhile one process is killed, the broker's connections are closed, and the database's sessions are "
+        "terminated. Then everything is counted, outside of the product.",
+        epilog="DATABASE_URL and AMQP_URL name servers to be used; otherwise private ones are started. On either the "
+        "demo works in a database and on queues of its own, and removes them. On a broker that AMQP_URL names, "
+        f"connections can be closed only where {MANAGEMENT_VARIABLE} leads to its HTTP API.",
+    )
+    parser.add_argument("--json", action="store_true", help="the figures as one JSON object, the last line of stdout")
+    parser.add_argument("--keep", action="store_true", help="leave servers, database, queues and logs, and print where")
+    parser.add_argument("--orders", type=int, default=3000, metavar="N", help="how many orders (default: 3000)")
+    parser.add_argument(
+        "--pair", type=Path, metavar="FOLDER", help="folder of the private servers (default: .services/demo)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

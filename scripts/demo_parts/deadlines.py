@@ -1,0 +1,35 @@
+"""Waiting for facts: every wait of the demo has a deadline and says what it waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on; the message says why, and what to do where something can be done."""
+
+
+async def until(
+    fact: Callable[[], bool | Awaitable[bool]], *, within_s: float, what: Callable[[], str], every_s: float = 0.05
+) -> None:
+    """Ask until the fact holds.
+
+    Args:
+        fact: What is asked.
+        within_s: Seconds until it must hold.
+        what: Says what was waited for, and how far it came.
+        every_s: Seconds between two questions.
+
+    Raises:
+        DemoFailed: It did not hold in time.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        answer = fact()
+        if answer if isinstance(answer, bool) else await answer:
+            return
+        if time.monotonic() > deadline:
+            raise DemoFailed(f"waited {within_s:g} s in vain for {what()}")
+        await asyncio.sleep(every_s)

@@ -1,0 +1,109 @@
+"""The shop: a foreign client that publishes orders to the fleet's queue, in a process and with a library of its own.
+
+It knows AMQP and CloudEvents and nothing of the fleet. Every copy is persistent, mandatory and confirmed before the
+next one, so what it says it has published is in the queue. Run as `python -m demo_parts.shop`, URL in AMQP_URL; it
+prints, as it goes, how many steps are done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pika  # type: ignore[import-untyped]
+from pika.exceptions import AMQPError  # type: ignore[import-untyped]
+
+from demo_parts.order_book import Order, order_book, publishes
+
+_REPORT_EVERY = 50
+_PATIENCE_S = 20.0
+
+
+class Till:
+    """One connection of the shop with one confirmed channel."""
+
+    def __init__(self, url: str, queue: str, name: str) -> None:
+        parameters = pika.URLParameters(url)
+        parameters.client_properties = {"connection_name": name}
+        parameters.blocked_connection_timeout = _PATIENCE_S
+        parameters.heartbeat = int(_PATIENCE_S)
+        self._queue = queue
+        self._connection = pika.BlockingConnection(parameters)
+        self._channel = self._connection.channel()
+        self._channel.confirm_delivery()
+
+    def publish(self, order: Order) -> None:
+        """Publish one copy and return when the broker has confirmed it."""
+        body, properties = (structured if order.structured else binary)(order)
+        self._channel.basic_publish("", self._queue, body, properties, mandatory=True)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def binary(order: Order) -> tuple[bytes, pika.BasicProperties]:
+    """Return an order as an event in binary mode: the payload is the body, the attributes are headers."""
+    headers = {f"cloudEvents_{name}": value for name, value in _attributes(order).items()}
+    return json.dumps(_payload(order)).encode(), _properties("application/json", headers)
+
+
+def structured(order: Order) -> tuple[bytes, pika.BasicProperties]:
+    """Return an order as an event in structured mode: one JSON document."""
+    event = {**_attributes(order), "datacontenttype": "application/json", "data": _payload(order)}
+    return json.dumps(event).encode(), _properties("application/cloudevents+json", {})
+
+
+def _attributes(order: Order) -> dict[str, str]:
+    return {"specversion": "1.0", "id": order.id, "source": "/shop", "type": "order.placed"}
+
+
+def _payload(order: Order) -> dict[str, object]:
+    return {
+        "id": order.id,
+        "customer": f"customer-{order.number % 97}",
+        "cents": 100 + order.number,
+        "fails_once": order.fails_once,
+    }
+
+
+def _properties(content_type: str, headers: dict[str, str]) -> pika.BasicProperties:
+    return pika.BasicProperties(
+        content_type=content_type, headers=headers, delivery_mode=pika.DeliveryMode.Persistent.value
+    )
+
+
+def main() -> int:
+    """Publish one stretch of the order book; return 0 when all of it is confirmed."""
+    parser = argparse.ArgumentParser(prog="shop")
+    parser.add_argument("--queue", required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--orders", type=int, required=True)
+    parser.add_argument("--first", type=int, required=True, help="number of the first step")
+    parser.add_argument("--last", type=int, required=True, help="number of the step after the last one")
+    options = parser.parse_args()
+    steps = publishes(order_book(options.orders))[options.first : options.last]
+    try:
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            till, other = (Till(os.environ["AMQP_URL"], options.queue, f"{options.name}.shop") for _ in range(2))
+            for done, step in enumerate(steps, start=options.first + 1):
+                twin = beside.submit(other.publish, step.order) if step.at_once == 2 else None
+                till.publish(step.order)
+                if twin is not None:
+                    twin.result(timeout=_PATIENCE_S)
+                if done % _REPORT_EVERY == 0 or done == options.last:
+                    print(done, flush=True)
+            till.close()
+            other.close()
+    except AMQPError as error:
+        # Whether the last copy is in the queue is unknown now, so no figure would be exact.
+        print(f"the broker broke off: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
