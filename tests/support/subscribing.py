@@ -49,13 +49,16 @@ class Deliveries:
 @asynccontextmanager
 async def running(*works: Runs) -> AsyncIterator[None]:
     """Run tasks beside a test and end them after it; one that fails fails the test."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work.run()) for work in works]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
+    tasks = [asyncio.get_running_loop().create_task(work.run()) for work in works]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
 
 
 def subscription(url: str, queue: str, receive: Callable[[Delivery], None], **options: Any) -> Subscription:
