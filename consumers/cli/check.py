@@ -8,7 +8,7 @@ import click
 
 from consumers.cli.exits import Exit
 from consumers.cli.options import app_dir_option, config_option, output_option
-from consumers.cli.output import write_json, write_table
+from consumers.cli.output import logs_withheld, write_json, write_table
 
 
 @click.command()
@@ -34,7 +34,9 @@ def check(ctx: click.Context, config_file: Path, output: str) -> None:
 
     codes = {Status.UNREACHABLE: Exit.UNREACHABLE, Status.UNFIT: Exit.PRECONDITION}
     config = load(config_file)
-    findings = run_until_done(examine(plan(config)))
+    planned = plan(config)
+    with logs_withheld():
+        findings = run_until_done(examine(planned))
     code = max((codes.get(finding.status, Exit.OK) for finding in findings), default=Exit.OK)
     if output == "json":
         checks = [

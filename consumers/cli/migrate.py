@@ -8,6 +8,7 @@ import click
 
 from consumers.cli.exits import Exit
 from consumers.cli.options import config_option
+from consumers.cli.output import logs_withheld
 
 
 @click.command()
@@ -31,7 +32,7 @@ def migrate(ctx: click.Context, config_file: Path, only_check: bool) -> None:
 
     config = load(config_file, needs=("database",))
     url = config.database_url()
-    with reaching_database(url):
+    with logs_withheld(), reaching_database(url):
         if only_check:
             migrations = run_until_done(inbox.pending(url.reveal()))
         else:

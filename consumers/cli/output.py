@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 SCHEMA_VERSION = 1
+
+
+@contextmanager
+def logs_withheld() -> Iterator[None]:
+    """Keep logs out of an answer: what matters of them is in the answer itself, or in the error."""
+    import structlog
+
+    disabled, settings = logging.root.manager.disable, structlog.get_config()
+    logging.disable(logging.CRITICAL)
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory(), cache_logger_on_first_use=False)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        structlog.configure(**settings)
 
 
 def write_json(data: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import click
 
 from consumers.cli.exits import Exit
 from consumers.cli.options import app_dir_option, config_option, output_option
-from consumers.cli.output import write_json, write_table
+from consumers.cli.output import logs_withheld, write_json, write_table
 
 if TYPE_CHECKING:
     from consumers.plan import FleetPlan
@@ -88,8 +88,9 @@ def _on_broker(config_file: Path, output: str, *, applying: bool) -> Exit:
     from consumers.loop import run_until_done
     from consumers.plan import plan
 
-    config = load(config_file, needs=("broker",))
-    findings, refusals = run_until_done(_asked(plan(config), applying=applying))
+    planned = plan(load(config_file, needs=("broker",)))
+    with logs_withheld():
+        findings, refusals = run_until_done(_asked(planned, applying=applying))
     if output == "json":
         things = [
             {
@@ -158,9 +159,9 @@ def _described(needed: Topology) -> dict[str, Any]:
     }
 
 
-def _rows(needed: Topology) -> Sequence[Sequence[str]]:
+def _rows(needed: Topology) -> list[tuple[str, ...]]:
     name = needed.consumer
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (name, f"{queue.purpose} queue", queue.name, queue.type, _arguments(queue.arguments)) for queue in needed.queues
     ]
     rows += [(name, "exchange", exchange.name, exchange.type or "(not ours)", "") for exchange in needed.exchanges]
@@ -177,5 +178,5 @@ def _rows(needed: Topology) -> Sequence[Sequence[str]]:
     return rows
 
 
-def _arguments(arguments: Any) -> str:
+def _arguments(arguments: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in arguments.items())

@@ -230,7 +230,7 @@ class HttpSettings(Settings, frozen=True, kw_only=True):
 
 
 class LogSettings(Settings, frozen=True, kw_only=True):
-    """`[log]`: one event per line on stderr."""
+    """`[log]`: one event per line on stdout."""
 
     format: Literal["json", "console"] = "json"
     level: Literal["debug", "info", "warning", "error"] = "info"

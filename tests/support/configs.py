@@ -68,6 +68,8 @@ def _value(value: object) -> str:
             return _string(value)
         case list() | tuple():
             return f"[{', '.join(_value(item) for item in value)}]"
+        case Mapping():
+            return f"{{{', '.join(f'{_string(key)} = {_value(item)}' for key, item in value.items())}}}"
         case _:
             raise TypeError(f"a configuration file cannot hold {value!r}")
 
