@@ -11,7 +11,7 @@ from consumers.cli.options import app_dir_option, config_option, output_option
 from consumers.cli.output import logs_withheld, write_json, write_table
 
 
-@click.command()
+@click.command(short_help="Say whether a start would succeed.")
 @config_option
 @app_dir_option
 @output_option

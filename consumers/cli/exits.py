@@ -26,6 +26,7 @@ class Exit(IntEnum):
     PRECONDITION = 4, "schema, topology, server settings or connection budget do not fit"
     UNREACHABLE = 5, "broker or database cannot be reached"
     NOT_FOUND = 6, "what was asked for does not exist"
+    INTERRUPTED = 130, "interrupted from the keyboard"
 
 
 def explain(error: BaseException) -> tuple[Exit, str] | None:

@@ -12,7 +12,7 @@ from consumers.cli.migrate import migrate
 from consumers.cli.run import run
 from consumers.cli.topology import topology
 
-_EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code.value}  {code.meaning}" for code in Exit)
+_EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code.value:<3}  {code.meaning}" for code in Exit)
 
 
 class _Commands(click.Group):
@@ -21,8 +21,11 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            # click says these itself; a closed pipe means that nobody reads on.
             raise
+        except KeyboardInterrupt:
+            ctx.exit(Exit.INTERRUPTED)
         except Exception as error:
             explained = explain(error)
             if explained is None:

@@ -73,7 +73,7 @@ def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
 def test_the_help_lists_every_exit_code() -> None:
     listed = invoke("--help").stdout
     for code in Exit:
-        assert f"  {code.value}  {code.meaning}\n" in listed
+        assert f"  {code.value:<3}  {code.meaning}\n" in listed
 
 
 @pytest.mark.parametrize("arguments", [("rum",), ("run", "--confg", "x"), ("check", "--output", "xml")])
@@ -173,6 +173,14 @@ def test_of_a_group_each_error_is_said_once_and_the_gravest_decides() -> None:
     assert explained is not None
     assert explained[0] is Exit.UNREACHABLE
     assert explained[1].count("Error: ") == 2
+
+
+def test_ctrl_c_has_its_own_exit_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("consumers.config.load", interrupted)
+    assert invoke("topology", "show").exit_code == Exit.INTERRUPTED
 
 
 def test_the_help_is_there_at_once() -> None:
