@@ -113,6 +113,7 @@ async def _passes(place: Place, screen: Screen, options: argparse.Namespace) -> 
         database=place.database,
         broker=place.broker,
         service=place.service,
+        queue=place.queue,
         queues=place.queues,
         screen=screen,
     )
@@ -127,6 +128,8 @@ async def _passes(place: Place, screen: Screen, options: argparse.Namespace) -> 
         seconds=time.monotonic() - began,
     )
     found = complaints(figures, left=ending.left, exit_codes=ending.exit_codes)
+    if ending.problem is not None:
+        found.append(ending.problem)
     screen.table(figures, testimony)
     screen.verdict(figures, found)
     if options.json:

@@ -127,14 +127,14 @@ class Fleet:
         """Bring the inbox schema into the database. Raises DemoFailed."""
         await self._carry_out("migrate")
 
-    async def apply_topology(self) -> None:
-        """Declare work queue and parking queues. Raises DemoFailed."""
-        await self._carry_out("topology", "apply")
-
     async def queues(self) -> list[str]:
-        """Return the names of all queues that the fleet uses, the work queue among them. Raises DemoFailed."""
+        """Return the names of all queues that the fleet is going to need. Raises DemoFailed."""
         shown = json.loads(await self._carry_out("topology", "show", "--output", "json"))
-        return [queue["name"] for queue in shown["queues"]]
+        return [queue["name"] for consumer in shown["consumers"] for queue in consumer["queues"]]
+
+    async def apply_topology(self) -> None:
+        """Declare them. Raises DemoFailed."""
+        await self._carry_out("topology", "apply")
 
     async def _carry_out(self, *command: str) -> str:
         process = await asyncio.create_subprocess_exec(

@@ -7,7 +7,9 @@ slow one.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from demo_parts.brokers import DemoBroker, FaultLeftOut
 from demo_parts.database import DemoDatabase
@@ -20,34 +22,36 @@ _KILL_AT, _TERMINATE_AT = 0.15, 0.80
 _FIRST_SHIFT, _SECOND_SHIFT = 0.40, 0.70
 _START_S = 30.0
 _WORK_S = 120.0
-_EMPTY_S = 30.0
+_QUIET_S = 10.0
 _STOP_S = 30.0
 _ROUNDS = 5
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """How the run ended.
 
     :param effects: number of effects by order id.
     :param left: messages in each queue once both processes have stopped.
     :param exit_codes: by process.
+    :param problem: why the work was not seen to be done, if so.
     """
 
-    effects: dict[str, int] = field(default_factory=dict)
-    left: dict[str, int] = field(default_factory=dict)
-    exit_codes: dict[str, int] = field(default_factory=dict)
+    effects: Mapping[str, int]
+    left: Mapping[str, int]
+    exit_codes: Mapping[str, int]
+    problem: str | None
 
 
 class Scenario:
     """One run, on servers, queues and tables that are there. `play` may be called once."""
 
     def __init__(
-        self, *, fleet: Fleet, shop: Shop, database: DemoDatabase, broker: DemoBroker, service: str, queues: list[str],
-        screen: Screen,
+        self, *, fleet: Fleet, shop: Shop, database: DemoDatabase, broker: DemoBroker, service: str, queue: str,
+        queues: list[str], screen: Screen,
     ) -> None:  # fmt: skip
         self._fleet, self._shop, self._database, self._broker = fleet, shop, database, broker
-        self._service, self._queues, self._screen = service, queues, screen
+        self._service, self._queue, self._queues, self._screen = service, queue, queues, screen
         self._orders = len({step.order.id for step in shop.steps})
         self._done = 0
 
@@ -60,9 +64,9 @@ class Scenario:
                     tasks.create_task(process.run())
                 await self._both_consume()
                 await self._trouble(tasks)
-                await self._work_is_done()
+                ending = await self._end(tasks)
                 watching.cancel()
-                return await self._end(tasks)
+                return ending
         finally:
             for process in self._fleet.processes:
                 await process.kill()
@@ -104,53 +108,66 @@ class Scenario:
         if not number:
             raise DemoFailed(f"a fault struck nothing: the fleet had no {what} at that moment")
 
-    async def _work_is_done(self) -> None:
-        await self._effects_reach(1.0)
+    async def _work_is_done(self) -> str | None:
+        """Wait until no message is left to be worked on; return what is wrong if that does not come."""
         left: dict[str, int] = {}
+        quiet_since, done = time.monotonic(), self._done
 
-        async def empty() -> bool:
-            nonlocal left
+        async def settled() -> bool:
+            nonlocal left, quiet_since, done
             left = await asyncio.to_thread(self._broker.messages, self._queues)
-            return not any(left.values())
+            if any(left.values()):
+                quiet_since = time.monotonic()
+                return False
+            if self._broker.counts_all or self._done == self._orders:
+                return True
+            # Deliveries in hand are not counted, and an order is missing: lost, or still being worked on?
+            if self._done != done:
+                quiet_since, done = time.monotonic(), self._done
+            return time.monotonic() > quiet_since + _QUIET_S
 
-        await until(
-            empty, within_s=_EMPTY_S, every_s=0.2, what=lambda: f"the queues to be empty; they hold {_shown(left)}"
-        )
+        try:
+            await until(settled, within_s=_WORK_S, every_s=0.2, what=lambda: f"empty queues; they hold {_shown(left)}")
+        except DemoFailed as failure:
+            return str(failure)
+        return None
 
     async def _end(self, tasks: asyncio.TaskGroup) -> Ending:
-        """Stop both processes and count what is left.
+        """Wait for the end of the work, stop both processes and count what is left.
 
-        Where deliveries in hand cannot be seen they are ready again after the stop: then the fleet works on.
+        Where deliveries in hand cannot be counted they are ready again after the stop: then the fleet works on.
         """
-        ending = Ending()
-        for _ in range(1 if self._broker.counts_all else _ROUNDS):
-            processes = self._fleet.processes
+        processes = self._fleet.processes
+        for _ in range(_ROUNDS):
+            problem = await self._work_is_done()
             codes = await asyncio.gather(*(process.stop(deadline_s=_STOP_S) for process in processes))
-            ending.exit_codes = {process.name: code for process, code in zip(processes, codes, strict=True)}
-            ending.left = await asyncio.to_thread(self._broker.messages, self._queues)
-            if self._broker.counts_all or not any(ending.left.values()) or any(codes):
+            left = await asyncio.to_thread(self._broker.messages, self._queues)
+            if self._broker.counts_all or problem is not None or any(codes) or not any(left.values()):
                 break
-            self._say(f"the stop gave back {_shown(ending.left)}: the fleet starts again")
+            self._say(f"the stop gave back {_shown(left)}: the fleet starts again")
             for process in processes:
                 tasks.create_task(process.run())
             await self._both_consume()
-            await self._work_is_done()
-        ending.effects = dict(await self._database.effects())
-        return ending
+        return Ending(
+            effects=await self._database.effects(),
+            left=left,
+            exit_codes={process.name: code for process, code in zip(processes, codes, strict=True)},
+            problem=problem,
+        )
 
     async def _both_consume(self) -> None:
         seen = 0
 
         async def consuming() -> bool:
             nonlocal seen
-            seen = await asyncio.to_thread(self._broker.consumers, self._queues[0])
+            seen = await asyncio.to_thread(self._broker.consumers, self._queue)
             return seen == len(self._fleet.processes)
 
         await until(
             consuming,
             within_s=_START_S,
             every_s=0.2,
-            what=lambda: f"both processes to consume {self._queues[0]}; it has {seen} consumers",
+            what=lambda: f"both processes to consume {self._queue}; it has {seen} consumers",
         )
 
     async def _effects_reach(self, share: float) -> None:

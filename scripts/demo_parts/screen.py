@@ -19,6 +19,7 @@ from demo_parts.figures import Figures
 from demo_parts.witness import Testimony
 
 _PLAIN_EVERY_S = 2.0
+_PLAIN_WIDTH = 120
 
 
 class Screen:
@@ -30,6 +31,8 @@ class Screen:
 
     def __init__(self, *, to_stderr: bool) -> None:
         console = Console(stderr=to_stderr, highlight=False, soft_wrap=True)
+        if not console.is_terminal:
+            console.width = _PLAIN_WIDTH
         self._console = console
         self._began = time.monotonic()
         self._bar = Progress(
@@ -75,18 +78,18 @@ class Screen:
         table.add_column("", justify="right")
         table.add_column("seen by", style="dim")
         for name, number, source in (
-            ("published", figures.published, "the broker's confirms to the shop"),
+            ("published", figures.published, "confirmed to the shop by the broker"),
             ("unique", figures.unique, "the shop's order book"),
             ("effects", figures.effects, "the service's table"),
-            ("duplicates absorbed", figures.duplicates_absorbed, "published, less effects; the queues are counted"),
-            ("redeliveries", figures.redeliveries, f"the handler's own file ({testimony.calls:,} calls)"),
+            ("duplicates absorbed", figures.duplicates_absorbed, "published less effects, and no message is left"),
+            ("redeliveries", figures.redeliveries, f"a file of the handler's: {testimony.calls:,} calls"),
             (
                 "failures",
                 figures.failures,
-                f"the same file ({testimony.on_purpose:,} on purpose; {testimony.cut_off:,} more calls were killed)",
+                f"the same: {testimony.on_purpose:,} on purpose; {testimony.cut_off:,} more were killed",
             ),
-            ("lost", figures.lost, "the order book and the service's table"),
-            ("doubled", figures.doubled, "the service's table"),
+            ("lost", figures.lost, "orders without a row in that table"),
+            ("doubled", figures.doubled, "rows for an order that has one already"),
         ):
             wrong = name in ("lost", "doubled") and number
             table.add_row(name, Text(f"{number:,}", style="bold red" if wrong else "bold"), source)

@@ -1,7 +1,8 @@
 """The shop: a foreign client that publishes orders to the fleet's queue, in a process and with a library of its own.
 
-It knows AMQP and CloudEvents and nothing of the fleet. Every copy is persistent, mandatory and confirmed before the
-next one, so what it says it has published is in the queue. Run as `python -m demo_parts.shop`, URL in AMQP_URL; it
+It knows AMQP and CloudEvents and nothing of the fleet. Every copy is persistent, mandatory and confirmed, so what it
+says it has published is in the queue. Several connections publish at once, and two copies of a raced order leave by two
+of them. Run as `python -m demo_parts.shop`, URL in AMQP_URL; it
 prints, as it goes, how many steps are done.
 """
 
@@ -12,6 +13,7 @@ import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 import pika  # type: ignore[import-untyped]
 from pika.exceptions import AMQPError  # type: ignore[import-untyped]
@@ -19,6 +21,7 @@ from pika.exceptions import AMQPError  # type: ignore[import-untyped]
 from demo_parts.order_book import Order, order_book, publishes
 
 _REPORT_EVERY = 50
+_TILLS = 4
 _PATIENCE_S = 20.0
 
 
@@ -85,19 +88,28 @@ def main() -> int:
     parser.add_argument("--first", type=int, required=True, help="number of the first step")
     parser.add_argument("--last", type=int, required=True, help="number of the step after the last one")
     options = parser.parse_args()
-    steps = publishes(order_book(options.orders))[options.first : options.last]
+    steps = publishes(order_book(options.orders))
+    tills: SimpleQueue[Till] = SimpleQueue()
+
+    def publish(order: Order) -> None:
+        till = tills.get()
+        try:
+            till.publish(order)
+        finally:
+            tills.put(till)
+
     try:
-        with ThreadPoolExecutor(max_workers=1) as beside:
-            till, other = (Till(os.environ["AMQP_URL"], options.queue, f"{options.name}.shop") for _ in range(2))
-            for done, step in enumerate(steps, start=options.first + 1):
-                twin = beside.submit(other.publish, step.order) if step.at_once == 2 else None
-                till.publish(step.order)
-                if twin is not None:
-                    twin.result(timeout=_PATIENCE_S)
-                if done % _REPORT_EVERY == 0 or done == options.last:
-                    print(done, flush=True)
-            till.close()
-            other.close()
+        for _ in range(_TILLS):
+            tills.put(Till(os.environ["AMQP_URL"], options.queue, f"{options.name}.shop"))
+        with ThreadPoolExecutor(max_workers=_TILLS) as clerks:
+            for first in range(options.first, options.last, _REPORT_EVERY):
+                last = min(first + _REPORT_EVERY, options.last)
+                copies = [step.order for step in steps[first:last] for _ in range(step.at_once)]
+                for _ in clerks.map(publish, copies):
+                    pass  # each result is asked for, so that an error is raised here
+                print(last, flush=True)
+        for _ in range(_TILLS):
+            tills.get().close()
     except AMQPError as error:
         # Whether the last copy is in the queue is unknown now, so no figure would be exact.
         print(f"the broker broke off: {type(error).__name__}: {error}", file=sys.stderr)
