@@ -2,7 +2,7 @@
 
 `database` and `vhost` live on servers that all tests share, so a test may do to them only what stays inside. A test
 that stops, freezes or alarms a whole server takes `own_postgres`, `own_broker`, `own_database`, `own_vhost`: those
-servers belong to one worker, on which xdist runs all such tests, and are healed after each.
+servers belong to one xdist worker alone and are healed after each test.
 """
 
 from __future__ import annotations
@@ -50,13 +50,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if run is not None and run.owner == os.getpid():
         asyncio.run(drop_templates(servers_with_template(run.directory), run.id))
         run.end()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if not {"own_postgres", "own_broker"}.isdisjoint(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group("own-servers"))
 
 
 @pytest.fixture(scope="session")

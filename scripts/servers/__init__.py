@@ -5,9 +5,18 @@ so that any process of this checkout can attach to a server that another one sta
 used: the scripts start servers before the product is importable. Needs Linux.
 """
 
-from servers.pair import Pair, Urls, external_urls
+from servers.pair import Pair, Urls, external_urls, remove_all
 from servers.postgres import PostgresServer
 from servers.processes import ServerError
 from servers.rabbitmq import QueueCounts, RabbitServer
 
-__all__ = ["Pair", "PostgresServer", "QueueCounts", "RabbitServer", "ServerError", "Urls", "external_urls"]
+__all__ = [
+    "Pair",
+    "PostgresServer",
+    "QueueCounts",
+    "RabbitServer",
+    "ServerError",
+    "Urls",
+    "external_urls",
+    "remove_all",
+]

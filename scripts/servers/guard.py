@@ -1,6 +1,6 @@
-"""Ends servers whose owner died without ending them: run as `python guard.py OWNER_PID DIRECTORY...`.
+"""Ends servers whose owner died without ending them: run as `python guard.py OWNER_PID DIRECTORY`.
 
-It waits for the owner's end and then removes each pair of servers below the named folders. An owner that ended its
+It waits for the owner's end and then removes each pair of servers below the named folder. An owner that ended its
 servers itself leaves nothing to do. So a test run that is killed leaves no broker behind.
 """
 
@@ -13,12 +13,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from servers.pair import Pair
+from servers.pair import remove_all
 
 
 def main() -> None:
     """Wait for the owner's end, then end what it left."""
-    owner, *directories = sys.argv[1:]
+    owner, directory = sys.argv[1:]
     try:
         descriptor = os.pidfd_open(int(owner))
     except ProcessLookupError:
@@ -28,8 +28,7 @@ def main() -> None:
             return  # armed: whoever started this may go on, and has no child to wait for
         os.setsid()
         select.select([descriptor], [], [])
-    for directory in directories:
-        Pair(Path(directory)).remove()
+    remove_all(Path(directory))
 
 
 if __name__ == "__main__":

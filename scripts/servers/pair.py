@@ -39,6 +39,14 @@ def external_urls() -> tuple[str | None, str | None]:
     return os.environ.get("DATABASE_URL") or None, os.environ.get("AMQP_URL") or None
 
 
+def remove_all(directory: Path) -> None:
+    """End and delete every pair of servers directly below a folder, and the folder. Two may do so at the same time."""
+    for place in directory.glob("*"):
+        if place.is_dir():
+            Pair(place).remove()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
 class Pair:
     """The servers below one directory. `start` and `stop` may be called from any process, also at the same time."""
 

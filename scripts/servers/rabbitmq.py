@@ -309,9 +309,19 @@ class RabbitServer:
         self.eval(f"[rabbit_networking:close_connection(Pid, {_binary(reason)}) || Pid <- {connections}].")
 
     def set_vm_memory_high_watermark(self, fraction: float | None) -> None:
-        """Set the share of memory at which publishers are blocked: 0 raises the alarm, None is the node's own limit."""
+        """Set the share of memory at which publishers are blocked: 0 raises the alarm, None is the node's own limit.
+
+        Returns when the alarm is raised, or over.
+        """
         limit = f'{{absolute, "{_MEMORY_LIMIT}"}}' if fraction is None else repr(float(fraction))
         self.eval(f"vm_memory_monitor:set_vm_memory_high_watermark({limit}).")
+        if fraction is None or fraction == 0:
+            raised = str(fraction == 0).lower()
+            if not wait_until(lambda: self._has_memory_alarm() == raised, deadline_s=10.0):
+                raise ServerError(f"RabbitMQ in {self.directory} did not set its memory alarm to {raised}")
+
+    def _has_memory_alarm(self) -> str:
+        return self.eval("lists:any(fun({{_, memory, _}, _}) -> true; (_) -> false end, rabbit_alarm:get_alarms()).")
 
     def _signal_group(self, process: Process, number: signal.Signals) -> None:
         if process.alive():

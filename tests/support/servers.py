@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from servers import Pair, PostgresServer, RabbitServer, ServerError, external_urls
+from servers import Pair, PostgresServer, RabbitServer, ServerError, external_urls, remove_all
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 STANDING_PAIR = "tests"
@@ -72,21 +72,14 @@ class Run:
 
     def end(self) -> None:
         """End and delete every server that this run started."""
-        for place in self.directory.glob("*"):
-            if place.is_dir():
-                Pair(place).remove()
-        with contextlib.suppress(FileNotFoundError):
-            for file in self.directory.iterdir():
-                file.unlink()
-            self.directory.rmdir()
+        remove_all(self.directory)
 
     def _private(self, name: str) -> Pair:
         place = self.directory / name
         with contextlib.suppress(FileExistsError):
             place.mkdir(mode=0o755)
-            guard = Path(sys.modules[Pair.__module__].__file__ or "").with_name("guard.py")
             subprocess.run(
-                [sys.executable, guard, str(self.owner), place],
+                [sys.executable, CHECKOUT / "scripts" / "servers" / "guard.py", str(self.owner), self.directory],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
