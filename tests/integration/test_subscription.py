@@ -27,6 +27,9 @@ from tests.support.subscribing import (
 )
 from tests.support.vhosts import Vhost
 
+CONSUME_OK = b"\x00\x3c\x00\x15"
+"""Class and method of basic.consume-ok, with which its frame's payload begins."""
+
 
 async def published(vhost: Vhost, queue: str, count: int) -> list[bytes]:
     bodies = [f"message {number}".encode() for number in range(count)]
@@ -286,6 +289,30 @@ async def test_stopping_takes_no_more_and_lets_what_is_at_hand_be_settled(vhost:
     assert (await vhost.connection_count()) == 1
 
 
+async def test_stopping_before_the_broker_has_confirmed_the_consumer_waits_for_it(
+    vhost: Vhost, relay_before: RelayBefore
+) -> None:
+    queue = await vhost.declare_queue("orders")
+    await published(vhost, queue, 20)
+    relay = await relay_before(vhost.url)
+    consume_ok = relay.hold_on(CONSUME_OK, Direction.TO_CLIENT)
+    received = Deliveries()
+    subscribed = subscription(relay.url(vhost.url), queue, received, prefetch=100)
+
+    async with running(subscribed):
+        await asyncio.wait_for(consume_ok.reached.wait(), 5.0)
+        stopping = asyncio.ensure_future(subscribed.stop(5.0))
+        await asyncio.wait([stopping], timeout=0.05)
+        assert not stopping.done()
+        consume_ok.release()
+        assert await stopping
+        await vhost.publish(queue, b"too late")
+        await subscribed.close()
+
+    assert b"too late" not in received.bodies
+    assert (await vhost.counts(queue)).ready == 21
+
+
 async def test_acks_sent_just_before_a_cancelled_run_are_not_lost(vhost: Vhost) -> None:
     queue = await vhost.declare_queue("orders")
     await published(vhost, queue, 200)
@@ -319,6 +346,11 @@ async def test_pausing_gives_everything_back_and_resuming_consumes_again(vhost: 
         await until_empty(vhost, queue)
         assert [delivery.body for delivery in again] == bodies
         assert await vhost.connection_count() == 2, "the connection outlives a pause"
+
+
+def test_a_prefetch_of_zero_is_refused_since_it_means_no_limit() -> None:
+    with pytest.raises(ValueError, match="prefetch must be at least 1"):
+        subscription("amqp://broker/", "orders", Deliveries(), prefetch=0)
 
 
 async def test_a_paused_subscription_can_be_stopped_and_closed(vhost: Vhost) -> None:
@@ -364,7 +396,7 @@ async def test_a_half_open_line_is_noticed_by_the_probe_long_before_the_heartbea
 async def test_a_line_that_resets_at_the_consume_is_built_anew(vhost: Vhost, relay_before: RelayBefore) -> None:
     queue = await vhost.declare_queue("orders")
     relay = await relay_before(vhost.url)
-    consume_ok = relay.cut_on(b"\x00\x3c\x00\x15", Direction.TO_CLIENT)  # basic.consume-ok
+    consume_ok = relay.cut_on(CONSUME_OK, Direction.TO_CLIENT)
 
     async with consuming(relay.url(vhost.url), queue, Deliveries()) as subscribed:
         assert consume_ok.reached.is_set()
