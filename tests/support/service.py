@@ -1,6 +1,6 @@
 """A complete small service for tests with real processes: one queue, its handlers, a ledger, and the oracle.
 
-`service.publish` says what each message shall do (`tests.support.handlers.Behaviour`), `service.start` runs fleet
+`service.publish` says what each message shall do (`tests.support.behaviours.Behaviour`), `service.start` runs fleet
 processes, `service.settled` waits until no queue holds anything, and `service.exact` asserts what the product promises.
 """
 
@@ -60,7 +60,7 @@ class Service:
             consumers={
                 name: {
                     "queue": QUEUE if name == "work" else name,
-                    "handler": f"tests.support.handlers:{name}",
+                    "handler": f"tests.support.behaviours:{name}",
                     "pacing": ["0s", "200ms"],
                     "contention_step": "200ms",
                     **table,
