@@ -88,6 +88,7 @@ class Scenario:
     async def _kill_and_start(self, process: FleetProcess, tasks: asyncio.TaskGroup) -> None:
         self._say(f"SIGKILL to {process.name} (pid {process.pid}), and a new start")
         await process.kill()
+        await self._consumed_by(len(self._fleet.processes) - 1)  # the broker has noticed
         tasks.create_task(process.run())
 
     async def _close_connections(self) -> None:
@@ -156,18 +157,21 @@ class Scenario:
         )
 
     async def _both_consume(self) -> None:
+        await self._consumed_by(len(self._fleet.processes))
+
+    async def _consumed_by(self, number: int) -> None:
         seen = 0
 
-        async def consuming() -> bool:
+        async def consumed() -> bool:
             nonlocal seen
             seen = await asyncio.to_thread(self._broker.consumers, self._queue)
-            return seen == len(self._fleet.processes)
+            return seen == number
 
         await until(
-            consuming,
+            consumed,
             within_s=_START_S,
-            every_s=0.2,
-            what=lambda: f"both processes to consume {self._queue}; it has {seen} consumers",
+            every_s=0.1,
+            what=lambda: f"queue {self._queue} to have {number} consumers; it has {seen}",
         )
 
     async def _effects_reach(self, share: float) -> None:
