@@ -142,7 +142,7 @@ class _Process:
                 pool = pools[consumer.settings.pool]
                 resources = await lifespans.enter_async_context(
                     consumer.consumer.open(
-                        start_timeout_s=config.drain.close_timeout_s, stop_timeout_s=config.drain.close_timeout_s
+                        start_timeout_s=config.service.start_timeout_s, stop_timeout_s=config.drain.close_timeout_s
                     )
                 )
                 worker = Worker(

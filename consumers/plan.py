@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from consumers.config.checks import check_handler_timeout, check_pacing, check_parking, parking_queue, refused
-from consumers.config.settings import ConsumerSettings, FleetConfig, TypeSettings
+from consumers.config.fleet import FleetConfig
+from consumers.config.settings import ConsumerSettings, TypeSettings
 from consumers.errors import ConfigError, ConsumerNotFound
 from consumers.handlers import Handler
 from consumers.registry import CATCH_ALL, Consumer, load_consumer

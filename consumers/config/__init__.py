@@ -1,6 +1,7 @@
 """The configuration of a fleet: `load(path)` reads a TOML file into frozen structs, or refuses it by `ConfigError`."""
 
 from consumers.config.describing import describe
+from consumers.config.fleet import FleetConfig
 from consumers.config.reading import load, parse
 from consumers.config.settings import (
     Binding,
@@ -9,7 +10,6 @@ from consumers.config.settings import (
     ConsumerSettings,
     DatabaseSettings,
     DrainSettings,
-    FleetConfig,
     HousekeepingSettings,
     HttpSettings,
     LogSettings,

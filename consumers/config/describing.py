@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from consumers.config.fleet import FleetConfig
 from consumers.config.quantities import Seconds
-from consumers.config.settings import FleetConfig, Settings
+from consumers.config.settings import Settings
 from consumers.secrets import UrlSource, redacted
 from inbox.durations import text as written
 

@@ -19,9 +19,10 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 import msgspec
 from msgspec.structs import FieldInfo
 
-from consumers.config.checks import check
+from consumers.config.fleet import FleetConfig
 from consumers.config.quantities import NAME, Name, Seconds, allowed
-from consumers.config.settings import FleetConfig, Settings
+from consumers.config.rules import check
+from consumers.config.settings import Settings
 from consumers.errors import ConfigError
 from consumers.secrets import redacted, shown
 

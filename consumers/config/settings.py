@@ -7,7 +7,6 @@ read when they are needed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, TypeAlias, TypeVar
@@ -26,14 +25,13 @@ from consumers.config.quantities import (
     Step,
     Text,
 )
-from consumers.errors import ConfigError
-from consumers.secrets import Secret, UrlSource, redacted
 
 V = TypeVar("V")
 Scalar: TypeAlias = str | int | float | bool
 
 
-def _empty() -> Mapping[str, V]:
+def no_entries() -> Mapping[str, V]:
+    """Return the default of tables of tables."""
     return MappingProxyType({})
 
 
@@ -125,7 +123,7 @@ class Binding(Settings, frozen=True, kw_only=True):
     exchange: Text
     exchange_type: Literal["direct", "topic", "fanout", "headers"] | None = None
     routing_key: ShortText = ""
-    arguments: Mapping[str, Scalar] = msgspec.field(default_factory=_empty)
+    arguments: Mapping[str, Scalar] = msgspec.field(default_factory=no_entries)
 
 
 class TypeSettings(Settings, frozen=True, kw_only=True):
@@ -162,14 +160,14 @@ class ConsumerSettings(Settings, frozen=True, kw_only=True):
     lanes: Count = 4
     look_ahead: CountOrZero | None = None
     queue_type: Literal["quorum", "classic"] = "quorum"
-    queue_arguments: Mapping[str, Scalar] = msgspec.field(default_factory=_empty)
+    queue_arguments: Mapping[str, Scalar] = msgspec.field(default_factory=no_entries)
     max_attempts: Count = 5
     max_aborts: Count = 20
     pacing_s: tuple[Step, ...] = (Step(0), Step(5), Step(30), Step(300))
     contention_step_s: Step = Step(1)
     handler_timeout_s: Seconds = Seconds(30)
     unknown_types: Literal["reject", "ignore"] = "reject"
-    types: Mapping[str, TypeSettings] = msgspec.field(default_factory=_empty)
+    types: Mapping[str, TypeSettings] = msgspec.field(default_factory=no_entries)
 
     def __post_init__(self) -> None:
         if not self.pool:
@@ -247,65 +245,3 @@ class MemberSettings(Settings, frozen=True, kw_only=True):
 
     heartbeat_s: Seconds = Seconds(5)
     expiry_s: Seconds = Seconds(30)
-
-
-class FleetConfig(Settings, frozen=True, kw_only=True):
-    """A whole configuration file, checked.
-
-    :param file: the path it was read from, for messages.
-    """
-
-    file: str
-    service: ServiceSettings
-    database: DatabaseSettings = DatabaseSettings()
-    broker: BrokerSettings = BrokerSettings()
-    pools: Mapping[str, PoolSettings] = msgspec.field(default_factory=_empty)
-    consumers: Mapping[str, ConsumerSettings] = msgspec.field(default_factory=_empty)
-    breaker: BreakerSettings = BreakerSettings()
-    drain: DrainSettings = DrainSettings()
-    http: HttpSettings = HttpSettings()
-    log: LogSettings = LogSettings()
-    receipts: ReceiptSettings = ReceiptSettings()
-    members: MemberSettings = MemberSettings()
-
-    def database_source(self) -> UrlSource:
-        """Return where the database URL is to be read from."""
-        return _source(self.database, "DATABASE_URL", ("postgresql", "postgres"))
-
-    def broker_source(self) -> UrlSource:
-        """Return where the broker URL is to be read from."""
-        return _source(self.broker, "AMQP_URL", ("amqp", "amqps"))
-
-    def database_url(self, environ: Mapping[str, str] = os.environ) -> Secret:
-        """Read the database URL as it stands now.
-
-        :raises ConfigError: it is missing or unusable.
-        """
-        return self._url("database", self.database_source(), environ)
-
-    def broker_url(self, environ: Mapping[str, str] = os.environ) -> Secret:
-        """Read the broker URL as it stands now.
-
-        :raises ConfigError: it is missing or unusable.
-        """
-        return self._url("broker", self.broker_source(), environ)
-
-    def _url(self, table: str, source: UrlSource, environ: Mapping[str, str]) -> Secret:
-        try:
-            return source.read(environ)
-        except ValueError as error:
-            field = "url_env" if source.env is not None else "url_file" if source.file is not None else "url"
-            named = source.env or source.file or ""
-            raise ConfigError(
-                file=self.file,
-                key=f"{table}.{field}",
-                value=redacted(source.plain) if source.plain else redacted(named) if "://" in named else named,
-                problem=str(error),
-                allowed=f"url_env or url_file that leads to a URL such as {source.schemes[0]}://user:password@host/name",
-            ) from None
-
-
-def _source(settings: DatabaseSettings | BrokerSettings, default_env: str, schemes: tuple[str, ...]) -> UrlSource:
-    if settings.url_env is None and settings.url_file is None and settings.url is None:
-        return UrlSource(schemes=schemes, env=default_env)
-    return UrlSource(schemes=schemes, env=settings.url_env, file=settings.url_file, plain=settings.url)
