@@ -1,150 +1,38 @@
-"""The handlers of the service under test. What each message does is said in its body, so a test chooses it.
-
-Every call writes a line to a file that no transaction rolls back (`CALLS_FILE`), so a test knows what was tried, and
-into the ledger by its tx, so a test knows what was committed.
-"""
+"""Handlers for fleet processes under test: they write the ledger and do what the message's body asks for."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import signal
-import sys
-import time
-from pathlib import Path
-from typing import Any
 
-from msgspec import Struct
+import msgspec
 
-from consumers import Consumer, Envelope, Reject, Retry, Tx
-from tests.support.eventually import eventually
+from consumers import Consumer, Envelope, Reject, Tx
 from tests.support.ledger import INSERT
 
 
-class Behaviour(Struct, kw_only=True):
-    """What a message's handler does, in the order of these fields.
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A message for the handlers here.
 
-    reached: Touch this file.
-    wait_for: Go on when this file exists.
-    sleep_s: Sleep on the event loop.
-    block_s: Block the event loop.
-    kill_in: Send SIGKILL to the own process in these attempts.
-    exit_in: Call `os._exit` in these attempts.
-    sql_sleep_s: Sleep in the database.
-    effects: Entries in the ledger.
-    sql: Execute this, with the message id as its argument where it has one.
-    swallow: Run a statement that fails, and swallow its error.
-    system_exit: Raise SystemExit.
-    reject: Raise Reject.
-    retry_in: Raise Retry in these attempts, `retry_after_s` long.
-    fail_in: Raise an ordinary error in these attempts; -1 is every attempt.
+    `fails`: how many attempts fail. `seconds`: how long each takes. `rejects`: whether it answers Reject.
     """
 
-    reached: str | None = None
-    wait_for: str | None = None
-    sleep_s: float = 0.0
-    block_s: float = 0.0
-    kill_in: list[int] = []
-    exit_in: list[int] = []
-    sql_sleep_s: float = 0.0
-    effects: int = 1
-    sql: str | None = None
-    swallow: bool = False
-    system_exit: bool = False
-    reject: str | None = None
-    retry_in: list[int] = []
-    retry_after_s: float | None = None
-    fail_in: list[int] = []
-    error: str = "as the test wished"
+    fails: int = 0
+    seconds: float = 0.0
+    rejects: bool = False
 
 
-work = Consumer("work")
-audit = Consumer("audit")
+orders = Consumer("orders")
 
 
-@work.on("test.work")
-async def handle(envelope: Envelope, tx: Tx) -> None:
-    """Do as the body says."""
-    await _behave(envelope, tx)
-
-
-@audit.on("test.work")
-async def write_down(envelope: Envelope, tx: Tx) -> None:
-    """Do as the body says, for another consumer."""
-    await _behave(envelope, tx, writer="audit")
-
-
-@work.on("test.plain")
-def handle_plainly(envelope: Envelope, tx: Any) -> None:
-    """Do the same in a thread, as far as a thread can."""
-    behaviour = envelope.decode(Behaviour)
-    _note(envelope)
-    tx.execute(INSERT, envelope.id, envelope.attempt.number, f"thread {os.getpid()}")
-    if behaviour.block_s:
-        time.sleep(behaviour.block_s)
-    if _now(envelope, behaviour.fail_in):
-        raise RuntimeError(behaviour.error)
-
-
-async def _behave(envelope: Envelope, tx: Tx, writer: str = "work") -> None:
-    behaviour = envelope.decode(Behaviour)
-    _note(envelope)
-    if behaviour.reached is not None:
-        _touch(behaviour.reached)
-    if behaviour.wait_for is not None:
-        await eventually(Path(behaviour.wait_for).exists, 60.0, what="the test's sign to go on")
-    if behaviour.sleep_s:
-        await asyncio.sleep(behaviour.sleep_s)
-    if behaviour.block_s:
-        _block(behaviour.block_s)
-    if _now(envelope, behaviour.kill_in):
-        os.kill(os.getpid(), signal.SIGKILL)
-    if _now(envelope, behaviour.exit_in):
-        os._exit(17)
-    if behaviour.sql_sleep_s:
-        await tx.execute("select pg_sleep($1)", behaviour.sql_sleep_s)
-    for _ in range(behaviour.effects):
-        await tx.execute(INSERT, envelope.id, envelope.attempt.number, f"{writer} {os.getpid()}")
-    if behaviour.sql is not None:
-        await tx.fetch(behaviour.sql, *([envelope.id] if "$1" in behaviour.sql else []))
-    if behaviour.swallow:
-        try:
-            await tx.execute("select 1 / 0")
-        except Exception as error:
-            print(f"swallowed {type(error).__name__}", file=sys.stderr)
-    if behaviour.system_exit:
-        raise SystemExit(3)
-    if behaviour.reject is not None:
-        raise Reject(behaviour.reject)
-    if _now(envelope, behaviour.retry_in):
-        raise Retry(after=behaviour.retry_after_s)
-    if _now(envelope, behaviour.fail_in):
-        raise RuntimeError(behaviour.error)
-
-
-def _touch(path: str) -> None:
-    Path(path).touch()
-
-
-def _block(seconds: float) -> None:
-    time.sleep(seconds)
-
-
-def _now(envelope: Envelope, attempts: list[int]) -> bool:
-    return -1 in attempts or envelope.attempt.number in attempts
-
-
-def _note(envelope: Envelope) -> None:
-    line = {
-        "id": envelope.id,
-        "consumer": envelope.consumer,
-        "attempt": envelope.attempt.number,
-        "redelivered": envelope.redelivered,
-        "pid": os.getpid(),
-        "at": time.time(),
-    }
-    path = os.environ.get("CALLS_FILE")
-    if path is not None:
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+@orders.on("order.placed")
+async def place(envelope: Envelope, tx: Tx) -> None:
+    """Write one line of the ledger, then do what the order asks for."""
+    order = envelope.decode(Order)
+    await tx.execute(INSERT, envelope.id, envelope.attempt.number, str(os.getpid()))
+    if order.seconds:
+        await asyncio.sleep(order.seconds)
+    if order.rejects:
+        raise Reject("as ordered")
+    if envelope.attempt.number <= order.fails:
+        raise RuntimeError("as ordered")

@@ -152,14 +152,7 @@ def start_fleet(
     """Start a fleet process that writes to `output`; for the other arguments see `StartFleet`."""
     traps = [f"--kill-at={kill_at}"] if kill_at is not None else []
     traps += [f"--freeze-at={freeze_at}"] if freeze_at is not None else []
-    variables = {
-        **os.environ,
-        "DATABASE_URL": database_url,
-        "AMQP_URL": amqp_url,
-        "PYTHONPATH": str(CHECKOUT),
-        "PYTHONUNBUFFERED": "1",
-        **(environment or {}),
-    }
+    variables = {**_variables(database_url, amqp_url), **(environment or {})}
     with output.open("wb") as file:
         child = subprocess.Popen(
             [sys.executable, "-m", "tests.support.fleet_main", *traps, "--config", str(config)],
@@ -170,3 +163,31 @@ def start_fleet(
             stderr=subprocess.STDOUT,
         )
     return FleetProcess(child, output)
+
+
+async def command(config: Path, *arguments: str, database_url: str, amqp_url: str, deadline_s: float = 60.0) -> str:
+    """Run another command of `inbox-fleet` to its end and return what it wrote; raises AssertionError if it fails."""
+    finished = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "consumers.cli", *arguments, "--config", str(config)],
+        cwd=CHECKOUT,
+        env=_variables(database_url, amqp_url),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=deadline_s,
+        check=False,
+    )
+    assert finished.returncode == 0, f"{' '.join(arguments)} exited with {finished.returncode}:\n{finished.stdout}"
+    return finished.stdout
+
+
+def _variables(database_url: str, amqp_url: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "DATABASE_URL": database_url,
+        "AMQP_URL": amqp_url,
+        "PYTHONPATH": str(CHECKOUT),
+        "PYTHONUNBUFFERED": "1",
+    }
