@@ -192,7 +192,7 @@ class Inbox:
             try:
                 checkout = await self._pool.checkout(folds_reset=True)
             except DRIVER_ERRORS as error:
-                raise StatementFailed(in_machine(error, closed=True), error) from error
+                raise StatementFailed(in_machine(error, closed=False), error) from error
             try:
                 return checkout, await simple(checkout.connection, sql)
             except StatementFailed as error:

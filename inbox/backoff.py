@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from tenacity import RetryCallState, wait_exponential_jitter
+from tenacity import RetryCallState, wait_exponential, wait_random_exponential
 
 
 class Backoff:
-    """Pauses that double from `first_s` up to `longest_s`, each with up to half of `first_s` of jitter on top.
+    """Pauses of a span that doubles from `first_s` up to `longest_s`: half of it, and a random part of the other half.
 
     :param first_s: seconds.
     :param longest_s: seconds.
     """
 
     def __init__(self, *, first_s: float, longest_s: float) -> None:
-        self._wait = wait_exponential_jitter(multiplier=first_s, max=longest_s, jitter=first_s / 2)
+        halves = {"multiplier": first_s / 2, "max": longest_s / 2}
+        # Random in proportion, at the longest too: a jitter that stays small, or is cut off there, would let them march
+        # in step after a long outage.
+        self._wait = wait_exponential(**halves) + wait_random_exponential(**halves)
         self._state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
         self.reset()
 

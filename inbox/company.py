@@ -59,8 +59,7 @@ class Company:
             if turn.done() and not turn.cancelled():
                 leave()  # the turn came together with the cancellation: pass it on
             else:
-                waiting.remove(turn)
-                self._admit()
+                self._admit()  # it may have been this one that the others had to wait for
             raise
 
     def _leave_shared(self) -> None:
@@ -75,11 +74,19 @@ class Company:
         """Let in whoever may go now; presence is counted for them at once, so that no newcomer slips in between."""
         if self._alone:
             return
+        _drop_cancelled(self._suspects)
         if self._suspects:
             if not self._present:
                 self._alone = True
                 self._suspects.popleft().set_result(None)
             return
+        _drop_cancelled(self._ordinary)
         while self._ordinary:
             self._present += 1
             self._ordinary.popleft().set_result(None)
+
+
+def _drop_cancelled(waiting: deque[asyncio.Future[None]]) -> None:
+    """Forget turns whose task was cancelled and has not run since: they would take a place and never give it back."""
+    for turn in [turn for turn in waiting if turn.cancelled()]:
+        waiting.remove(turn)

@@ -6,7 +6,7 @@ import math
 import re
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_FORM = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_FORM = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)")
 
 
 def seconds(duration: float | int | str) -> float:

@@ -14,6 +14,8 @@ import asyncpg
 
 from inbox.errors import AttemptLost
 
+_ABORTED = "25P02"  # in_failed_sql_transaction
+
 
 class Fault(Enum):
     """What an error means for the attempt."""
@@ -29,7 +31,6 @@ _BY_SQLSTATE: dict[str, Fault] = {
     "40001": Fault.RERUN,  # serialization_failure
     "40P01": Fault.RERUN,  # deadlock_detected
     "55P03": Fault.RERUN,  # lock_not_available
-    "0A000": Fault.RERUN,  # a cached plan's result type changed; the next try plans anew
     "26000": Fault.SESSION_LOST,  # the session forgot its prepared statements: only a new one helps
     "57014": Fault.TIME_IS_UP,  # query_canceled: our statement_timeout
     "53400": Fault.HANDLER,  # configuration_limit_exceeded: this statement's own temporary files
@@ -76,8 +77,19 @@ def in_handler(error: BaseException, faults: tuple[BaseException, ...], *, close
         return Fault.SESSION_LOST
     for cause in _chain(error):
         if any(cause is fault for fault in faults):
-            return _by_code(cause, Fault.HANDLER)
+            return _by_code(what_aborted(cause, faults), Fault.HANDLER)
     return Fault.HANDLER
+
+
+def what_aborted(error: BaseException, faults: tuple[BaseException, ...]) -> BaseException:
+    """Return the error behind a refusal of an aborted transaction to work on, or the error itself.
+
+    A handler that swallows a deadlock and goes on gets that refusal at each further statement; the deadlock is what
+    happened to it.
+    """
+    if getattr(error, "sqlstate", None) != _ABORTED:
+        return error
+    return next((fault for fault in reversed(faults) if getattr(fault, "sqlstate", None) != _ABORTED), error)
 
 
 def in_machine(error: BaseException, *, closed: bool) -> Fault:
@@ -85,15 +97,17 @@ def in_machine(error: BaseException, *, closed: bool) -> Fault:
     sqlstate = getattr(error, "sqlstate", None)
     if isinstance(sqlstate, str) and sqlstate in _OURS:
         return _OURS[sqlstate]
-    by_code = _by_code(error, Fault.PAUSE)
-    return Fault.SESSION_LOST if closed and by_code is not Fault.PAUSE else by_code
+    if not closed:
+        return _by_code(error, Fault.PAUSE)
+    # A closed session says nothing about the server, unless the server did.
+    return Fault.PAUSE if _by_code(error, Fault.SESSION_LOST) is Fault.PAUSE else Fault.SESSION_LOST
 
 
 def _by_code(error: BaseException, otherwise: Fault) -> Fault:
     sqlstate = getattr(error, "sqlstate", None)
-    if not isinstance(sqlstate, str):
-        return Fault.RERUN if isinstance(error, asyncpg.OutdatedSchemaCacheError) else otherwise
-    if sqlstate.startswith("08"):
+    if isinstance(error, (asyncpg.OutdatedSchemaCacheError, asyncpg.InvalidCachedStatementError)):
+        return Fault.RERUN  # the schema changed under a cached statement; the next try plans anew
+    if not isinstance(sqlstate, str) or sqlstate.startswith("08"):
         return otherwise
     return _BY_SQLSTATE.get(sqlstate) or _BY_CLASS.get(sqlstate[:2], otherwise)
 

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from inbox.claiming import Recorded, StatementFailed
 from inbox.errors import TxBroken
-from inbox.faults import Fault, in_handler
+from inbox.faults import Fault, in_handler, what_aborted
 from inbox.outcomes import Duplicate, Ended, Unknown, Waiting
 from inbox.safe_text import error_class
 from inbox.states import AttemptOutcome, State
@@ -37,7 +37,7 @@ def broken(tx: Tx) -> Failure:
 
 
 def _swallowed(tx: Tx, error: BaseException) -> Failure | Fault:
-    cause = tx.faults[-1] if tx.faults else error
+    cause = what_aborted(error, tuple(tx.faults))
     fault = in_handler(cause, (cause,), closed=False)
     if fault not in (Fault.HANDLER, Fault.TIME_IS_UP):
         return fault

@@ -12,9 +12,9 @@ MAX_NAME_TEXT = 500
 
 def safe(text: str, limit: int = MAX_ERROR_TEXT) -> str:
     """Return the text with NUL and surrogates made visible, cut to `limit` characters."""
-    if len(text) > limit:
-        text = text[: limit - 1] + "…"
-    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    # Cut twice: before, so that no huge text is worked on; after, since what is made visible grows.
+    visible = text[: limit + 1].replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    return visible if len(visible) <= limit else visible[: limit - 1] + "…"
 
 
 def error_class(error: BaseException) -> str:

@@ -6,6 +6,7 @@ claim's own savepoint, which fails in every way a transaction can have been ende
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from inbox.errors import TxRefused
@@ -30,9 +31,10 @@ _REFUSED: dict[str, str] = {
     "SET": _OUTLIVES,
 }
 _SET_MAY = frozenset({"LOCAL", "CONSTRAINTS"})
+_REMEMBERED_CHARACTERS = 4096
+_LINE_END = re.compile(r"[\r\n]")
 
 
-@lru_cache(maxsize=2048)
 def check(query: str) -> None:
     """Refuse a statement by its first keyword, and text that would take the connection down.
 
@@ -40,6 +42,11 @@ def check(query: str) -> None:
     :raises UnicodeEncodeError: the text holds a lone surrogate; sent, it would close the connection.
     :raises ValueError: the text holds NUL.
     """
+    # A generated text of megabytes comes once, and would be kept for ever.
+    (_checked if len(query) <= _REMEMBERED_CHARACTERS else _check)(query)
+
+
+def _check(query: str) -> None:
     query.encode("utf-8")
     if "\x00" in query:
         raise ValueError("an SQL text cannot hold NUL: pass the value as an argument, made safe for text")
@@ -52,6 +59,9 @@ def check(query: str) -> None:
         if following in _SET_MAY:
             return
     raise TxRefused(keyword=keyword, advice=_REFUSED[keyword])
+
+
+_checked = lru_cache(maxsize=2048)(_check)
 
 
 def _word(query: str, position: int) -> tuple[str, int]:
@@ -67,8 +77,8 @@ def _skip(query: str, position: int) -> int:
         if query[position].isspace() or query[position] == ";":
             position += 1
         elif query.startswith("--", position):
-            end = query.find("\n", position)
-            position = len(query) if end < 0 else end + 1
+            end = _LINE_END.search(query, position)  # the server ends a comment at either
+            position = len(query) if end is None else end.end()
         elif query.startswith("/*", position):
             depth, position = 1, position + 2
             while position < len(query) and depth:
