@@ -16,10 +16,6 @@ insert into inbox.migration (number, name, checksum) values ($1, $2, $3);
 -- Polled, never waited for: a waiting session's snapshot would itself block concurrent index builds.
 select pg_try_advisory_lock($1);
 
--- name: release_migration_lock
--- Give the migration lock back.
-select pg_advisory_unlock($1);
-
 -- name: session_facts
 -- Settings that decide whether a commit is durable and a text can be stored, as this session has them.
 select current_setting('synchronous_commit') as synchronous_commit,
