@@ -29,7 +29,6 @@ T = TypeVar("T")
 CLOSE_TIMEOUT_S = 2.0
 _ABORT_TIMEOUT_S = 1.0
 _REPLY_SUCCESS = 200
-_SILENT_HINT = "the broker or the line to it hangs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +155,16 @@ class Connection:
                 await self._abort(closing)
         except asyncio.CancelledError:
             self._transport.abort()
+            closing.cancel()
             raise
 
-    async def drop(self, problem: str) -> None:
-        """End a connection that does not answer, without asking it."""
-        self._lose(BrokerUnavailable(broker=self.endpoint.broker, action="go on", problem=problem, hint=_SILENT_HINT))
-        await self._abort(asyncio.ensure_future(self._client.close(ConnectionClosed(_REPLY_SUCCESS, problem))))
+    async def drop(self, lost: ChannelLost) -> None:
+        """End a connection without asking it: it does not answer, or is ending already.
+
+        :param lost: what shows it.
+        """
+        self._lose(unavailable(lost.__cause__, broker=self.endpoint.broker, action="go on"))
+        await self._abort(asyncio.ensure_future(self._client.close(ConnectionClosed(_REPLY_SUCCESS, lost.problem))))
 
     async def _abort(self, closing: asyncio.Future[Any]) -> None:
         self._transport.abort()

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 from uuid import uuid4
 
 import structlog
 from aiormq.abc import DeliveredMessage
 from aiormq.channel import Channel
 
-from consumers.broker_faults import CHANNEL_CODES, NOT_FOUND
+from consumers.broker_faults import CHANNEL_CODES, NOT_FOUND, problem_of
 from consumers.connection import Connection
 from consumers.delivery import Delivery
 from consumers.errors import ChannelLost
@@ -72,7 +72,7 @@ class ConsumerChannel:
         """
         channel = await connection.open_channel()
         self = cls(connection, channel, consuming)
-        channel.closing.add_done_callback(lambda _: consuming.stir())
+        channel.closing.add_done_callback(self._closed)
         # The hook runs in the channel's reader, where waiting for an answer on this channel would wait for ever.
         channel.on_consumer_cancel_callbacks.add(lambda _: self._server_cancelled())
         return self
@@ -136,7 +136,11 @@ class ConsumerChannel:
                 if error.code == NOT_FOUND:
                     self._over("its queue is gone")
                 elif error.code not in CHANNEL_CODES and not self._connection.is_lost:
-                    await self._connection.drop(error.problem)
+                    await self._connection.drop(error)
+
+    def _closed(self, closing: asyncio.Future[Any]) -> None:
+        fault = None if closing.cancelled() else closing.exception()
+        self._over(f"the channel was closed: {problem_of(fault)}")
 
     def _server_cancelled(self) -> None:
         self._consuming.tally.server_cancels += 1

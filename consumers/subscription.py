@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 import structlog
@@ -22,6 +22,7 @@ from consumers.consumer_channel import ConsumerChannel, Consuming
 from consumers.delivery import Delivery
 from consumers.errors import BrokerUnavailable, ChannelLost, TopologyMismatch
 from consumers.settlement import Tally
+from consumers.subscription_state import SubscriptionState, SubscriptionStatistics, SubscriptionTiming
 from consumers.tolerant import install
 from inbox import Backoff
 
@@ -29,19 +30,6 @@ log = structlog.get_logger(__name__)
 
 Verify: TypeAlias = Callable[[Connection], Awaitable[None]]
 """Raises TopologyMismatch if the broker does not have what the consumer needs, ChannelLost if it cannot tell."""
-
-
-class SubscriptionState(enum.Enum):
-    """What a subscription does now; the values are for people."""
-
-    CONNECTING = "connecting"
-    CONSUMING = "consuming"
-    WAITING = "waiting to try again"
-    QUEUE_MISSING = "queue missing"
-    TOPOLOGY_MISMATCH = "topology mismatch"
-    PAUSED = "paused"
-    STOPPED = "stopped"
-    CLOSED = "closed"
 
 
 _ALARMING = frozenset({SubscriptionState.QUEUE_MISSING, SubscriptionState.TOPOLOGY_MISMATCH})
@@ -54,46 +42,6 @@ class _Wanted(enum.IntEnum):
     PAUSED = 1
     STOPPED = 2
     CLOSED = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionTiming:
-    """How a subscription waits, in seconds.
-
-    :param first_pause_s: before the first new try; doubles up to `longest_pause_s`, with jitter.
-    :param stable_s: having consumed for so long, the next pause is the first one again.
-    :param check_every_s: between two looks at what the client knows, which cost nothing.
-    :param probe_every_s: between two questions to the broker, which find a line that is half open.
-    :param probe_timeout_s: for the answer to such a question.
-    """
-
-    first_pause_s: float = 0.2
-    longest_pause_s: float = 10.0
-    stable_s: float = 10.0
-    check_every_s: float = 1.0
-    probe_every_s: float = 15.0
-    probe_timeout_s: float = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionStatistics:
-    """What a subscription has seen so far.
-
-    :param unsettled: deliveries of the living channel that are not settled yet.
-    :param dropped_settlements: whose channel was gone; the broker delivers these messages again.
-    :param consumes: how often consuming began; all but the first are recoveries or resumptions.
-    :param server_cancels: how often the broker ended the consumer, mostly because its queue was deleted.
-    :param failed_receives: how often `receive` raised.
-    """
-
-    delivered: int
-    unsettled: int
-    acked: int
-    requeued: int
-    dropped_settlements: int
-    consumes: int
-    server_cancels: int
-    failed_receives: int
 
 
 class Subscription:
@@ -147,6 +95,7 @@ class Subscription:
         self._running = False
         self._state = SubscriptionState.CONNECTING
         self._channel: ConsumerChannel | None = None
+        self._patience: tuple[_Wanted, asyncio.Timeout] | None = None
 
     @property
     def state(self) -> SubscriptionState:
@@ -225,6 +174,22 @@ class Subscription:
     def _want(self, wanted: _Wanted) -> None:
         self._wanted = max(self._wanted, wanted)
         self._stirred.set()
+        if self._patience is not None and self._wanted >= self._patience[0]:
+            self._patience[1].reschedule(asyncio.get_running_loop().time())
+            self._patience = None
+
+    @asynccontextmanager
+    async def _unless(self, wanted: _Wanted) -> AsyncIterator[None]:
+        """Give up what is awaited inside as soon as this is wanted; what follows the block then sees it undone."""
+        try:
+            async with asyncio.timeout(0 if self._wanted >= wanted else None) as patience:
+                self._patience = (wanted, patience)
+                yield
+        except TimeoutError:
+            if self._wanted < wanted:
+                raise
+        finally:
+            self._patience = None
 
     async def _until(self, is_so: Callable[[], bool], deadline_s: float | None = None) -> None:
         """Wait until something is so, or `run` has ended, or the deadline has come."""
@@ -246,10 +211,13 @@ class Subscription:
     async def _connected(self) -> None:
         """One connection, from the first try to its end, and the pause after it."""
         self._become(SubscriptionState.CONNECTING)
+        connection = None
         try:
-            connection = await connect(self._endpoint)
+            async with self._unless(_Wanted.STOPPED):
+                connection = await connect(self._endpoint)
         except BrokerUnavailable as error:
             await self._pause_after(SubscriptionState.WAITING, error)
+        if connection is None:
             return
         connection.on_loss(self._stirred.set)
         try:
@@ -278,7 +246,7 @@ class Subscription:
             error = mismatch
         except ChannelLost as lost:
             if lost.code not in CHANNEL_CODES:
-                await connection.drop(lost.problem)
+                await connection.drop(lost)
                 return
             if lost.code == NOT_FOUND:
                 state = SubscriptionState.QUEUE_MISSING
@@ -289,14 +257,19 @@ class Subscription:
             await self._pause_after(state, error)
 
     async def _on_channel(self, connection: Connection) -> None:
-        if self._verify is not None:
-            await self._verify(connection)
-        channel = await ConsumerChannel.open(connection, self._consuming)
+        channel = None
+        async with self._unless(_Wanted.PAUSED):
+            if self._verify is not None:
+                await self._verify(connection)
+            channel = await ConsumerChannel.open(connection, self._consuming)
+        if channel is None:
+            return
         # From here on `stop` has a channel to wait for: deliveries come before `consume` has returned.
         self._channel = channel
         try:
             if self._wanted is _Wanted.CONSUMING:
-                await channel.consume()
+                async with self._unless(_Wanted.CLOSED):
+                    await channel.consume()
                 await self._watched(connection, channel)
             if self._wanted <= _Wanted.PAUSED:
                 await channel.close()

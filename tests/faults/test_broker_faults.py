@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumers.errors import PublishUnconfirmed
-from consumers.subscription import SubscriptionState
+from consumers.subscription_state import SubscriptionState
 from servers import RabbitServer
 from tests.support.eventually import eventually
 from tests.support.property_lists import listing
@@ -156,3 +159,45 @@ async def test_a_frozen_broker_is_noticed_by_the_probe_and_consumed_from_again_w
         await until_consuming(subscribed)
         await own_vhost.publish(queue, b"after")
         assert (await received.next()).body == b"after"
+
+
+async def test_a_delivery_held_longer_than_the_broker_allows_costs_the_channel_by_name_and_nothing_else(
+    own_broker: RabbitServer, own_vhost: Vhost
+) -> None:
+    queue = await own_vhost.declare_queue("orders")
+    await own_vhost.publish(queue, b"held")
+    received = Deliveries()
+
+    async with consumer_timeout(own_broker, milliseconds=500):
+        with capture_logs() as logs:
+            async with consuming(own_vhost.url, queue, received) as subscribed:
+                held = await received.next()
+                again = await received.next()
+                assert held.settlement.is_void
+                assert again.redelivered
+                assert await again.settlement.ack()
+                assert subscribed.statistics().consumes == 2
+                assert await own_vhost.connection_count() == 2
+
+    lost = [entry for entry in logs if entry["event"] == "subscription.lost"]
+    assert "406 PRECONDITION_FAILED - delivery acknowledgement" in lost[0]["problem"]
+
+
+@asynccontextmanager
+async def consumer_timeout(broker: RabbitServer, *, milliseconds: int) -> AsyncIterator[None]:
+    """Let the broker close channels that hold a delivery for too long, and look for them often."""
+    settings = {"consumer_timeout": milliseconds, "channel_tick_interval": 200}
+
+    def set_all(values: dict[str, str]) -> None:
+        for name, value in values.items():
+            broker.eval(f"application:set_env(rabbit, {name}, {value}).")
+
+    before = {
+        name: await asyncio.to_thread(broker.eval, f"{{ok, V}} = application:get_env(rabbit, {name}), V.")
+        for name in settings
+    }
+    await asyncio.to_thread(set_all, {name: str(value) for name, value in settings.items()})
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(set_all, before)

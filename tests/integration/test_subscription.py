@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
+from consumers.connection import Connection
 from consumers.delivery import Delivery
 from consumers.errors import SettledTwice
-from consumers.subscription import Subscription, SubscriptionState
+from consumers.subscription import Subscription
+from consumers.subscription_state import SubscriptionState
 from servers import RabbitServer
 from tests.support.eventually import eventually
 from tests.support.property_lists import listing, moment
@@ -50,6 +54,19 @@ async def until_unacknowledged(vhost: Vhost, queue: str, count: int) -> None:
         return (await vhost.counts(queue)).unacknowledged == count
 
     await eventually(are_so_many, what=f"{count} messages of {queue} are unacknowledged")
+
+
+@asynccontextmanager
+async def replica_stopped(broker: RabbitServer, vhost: Vhost, queue: str) -> AsyncIterator[None]:
+    """Stop the one replica of a quorum queue, and start it again after the test."""
+    name = f"<<{','.join(str(byte) for byte in queue.encode())}>>"
+    host = f"<<{','.join(str(byte) for byte in vhost.name.encode())}>>"
+    find = f"{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r({host}, queue, {name})), Id = amqqueue:get_pid(Q)"
+    await asyncio.to_thread(broker.eval, f"{find}, ok = ra:stop_server(quorum_queues, Id).")
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(broker.eval, f"{find}, ok = ra:restart_server(quorum_queues, Id).")
 
 
 async def until_consuming_anew(subscribed: Subscription, *, times: int) -> None:
@@ -311,6 +328,41 @@ async def test_stopping_before_the_broker_has_confirmed_the_consumer_waits_for_i
 
     assert b"too late" not in received.bodies
     assert (await vhost.counts(queue)).ready == 21
+
+
+@pytest.mark.parametrize("at", ["connecting", "verifying"])
+async def test_closing_does_not_wait_for_what_has_not_answered_yet(
+    vhost: Vhost, relay_before: RelayBefore, at: str
+) -> None:
+    relay = await relay_before(vhost.url)
+    verifying = asyncio.Event()
+
+    async def verify(_: Connection) -> None:
+        verifying.set()
+        await asyncio.Event().wait()
+
+    subscribed = subscription(relay.url(vhost.url), "orders", Deliveries(), connect_timeout_s=60.0, verify=verify)
+    if at == "connecting":
+        relay.half_open()
+    async with running(subscribed):
+        await eventually(lambda: relay.accepted == 1 if at == "connecting" else verifying.is_set())
+        began = asyncio.get_running_loop().time()
+        assert await subscribed.stop(5.0)
+        await subscribed.close()
+
+        assert asyncio.get_running_loop().time() - began < 1.0
+        assert subscribed.state is SubscriptionState.CLOSED
+
+
+async def test_a_queue_without_a_leader_is_waited_for_by_name(vhost: Vhost, shared_broker: RabbitServer) -> None:
+    queue = await vhost.declare_queue("orders")
+    subscribed = subscription(vhost.url, queue, Deliveries())
+
+    with capture_logs() as logs:
+        async with replica_stopped(shared_broker, vhost, queue), running(subscribed):
+            await eventually(lambda: any("541 INTERNAL_ERROR" in str(entry) for entry in logs), within_s=20.0)
+            assert not subscribed.consuming
+    assert any("a queue has no leader or is damaged" in str(entry) for entry in logs)
 
 
 async def test_acks_sent_just_before_a_cancelled_run_are_not_lost(vhost: Vhost) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from consumers.connection import Connection, Endpoint, connect
 from consumers.errors import TopologyMismatch
-from consumers.subscription import SubscriptionState
+from consumers.subscription_state import SubscriptionState
 from consumers.topology import Binding, Finding, Status, Topology, apply, describe, parking_queue, require, verify
 from servers import RabbitServer
 from tests.support.eventually import eventually

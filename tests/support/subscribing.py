@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from consumers.delivery import Delivery
 from consumers.publisher import Publisher
-from consumers.subscription import Subscription, SubscriptionState, SubscriptionTiming
+from consumers.subscription import Subscription
+from consumers.subscription_state import SubscriptionState, SubscriptionTiming
 from tests.support.eventually import eventually
 
 QUICK = SubscriptionTiming(
