@@ -28,6 +28,7 @@ from consumers.publisher import Publisher
 from consumers.sizing import HOUSEKEEPING, pool_specs
 from consumers.startup import register_member, verify_broker, verify_database
 from consumers.telemetry import Telemetry
+from consumers.topology import topologies
 from consumers.worker import Worker
 from inbox import Backoff, Company, Debts, Inbox, Member, build, keep_partitions, migrations
 from pools import Pool, Pools
@@ -66,6 +67,7 @@ async def run(config: FleetConfig) -> int:
         build=build(),
     )
     planned = plan(config)
+    topologies(planned)  # refuses by name what would lose messages, before anything is opened
     signals = Signals()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -74,7 +76,7 @@ async def run(config: FleetConfig) -> int:
     telemetry.watch_log(lambda: output.lost)
     try:
         await _Process(planned, signals, telemetry).run()
-    except _StoppedEarly:
+    except* _StoppedEarly:
         log.info("process.stopped", started=False)
     finally:
         telemetry.close()
@@ -140,11 +142,11 @@ class _Process:
             workers = []
             for name, consumer in plan.consumers.items():
                 pool = pools[consumer.settings.pool]
-                resources = await lifespans.enter_async_context(
-                    consumer.consumer.open(
-                        start_timeout_s=config.service.start_timeout_s, stop_timeout_s=config.drain.close_timeout_s
-                    )
+                opening = consumer.consumer.open(
+                    start_timeout_s=config.service.start_timeout_s, stop_timeout_s=config.drain.close_timeout_s
                 )
+                async with self._unless_stopped():
+                    resources = await lifespans.enter_async_context(opening)
                 worker = Worker(
                     consumer,
                     config=config,
@@ -187,18 +189,34 @@ class _Process:
         :raises _StoppedEarly: the process was told to stop meanwhile.
         """
         pauses = Backoff(first_s=0.25, longest_s=10.0)
-        while True:
-            if self._signals.stop.is_set():
-                raise _StoppedEarly
-            try:
-                await step()
-            except (BrokerUnavailable, ChannelLost, DatabaseUnavailable) as error:
-                self._health.set("process", False, str(error))
-                log.warning("process.waiting", problem=str(error))
-            else:
-                return
-            try:
-                async with asyncio.timeout(pauses.next_s()):
-                    await self._signals.stop.wait()
-            except TimeoutError:
-                continue
+        async with self._unless_stopped():
+            while True:
+                try:
+                    await step()
+                except (BrokerUnavailable, ChannelLost, DatabaseUnavailable) as error:
+                    self._health.set("process", False, str(error))
+                    log.warning("process.waiting", problem=str(error))
+                    await asyncio.sleep(pauses.next_s())
+                else:
+                    return
+
+    @asynccontextmanager
+    async def _unless_stopped(self) -> AsyncIterator[None]:
+        """Let the stop end at once what is begun inside.
+
+        :raises _StoppedEarly: it did.
+        """
+        stop = self._signals.stop
+        try:
+            async with asyncio.timeout(None) as bound, background() as start:
+                start("stop", _expire(bound, stop))
+                yield
+        except* TimeoutError as late:
+            if not stop.is_set():
+                raise
+            raise _StoppedEarly from late
+
+
+async def _expire(bound: asyncio.Timeout, stop: asyncio.Event) -> None:
+    await stop.wait()
+    bound.reschedule(asyncio.get_running_loop().time())
