@@ -49,6 +49,9 @@ class Signals:
         (self.hurry if self.stop.is_set() else self.stop).set()
 
 
+_LEAST_S = 0.1
+
+
 class _StoppedEarly(Exception):
     """The process was told to stop before it had started."""
 
@@ -94,6 +97,7 @@ class _Process:
         self._signals = signals
         self._telemetry = telemetry
         self._health = Health()
+        self._close_by: float | None = None
 
     async def run(self) -> None:
         """Open the door, start, work until told to stop, and stop."""
@@ -117,7 +121,7 @@ class _Process:
             self._telemetry.watch_pools(pools.statistics)
             yield pools
         finally:
-            await pools.close(config.drain.close_timeout_s)
+            await pools.close(self._left_s())
 
     async def _work(self, pools: Pools) -> None:
         config, plan = self._config, self._plan
@@ -129,8 +133,14 @@ class _Process:
         broker = config.broker_url()
         await self._reached(lambda: register_member(member, housekeeping, config.database_url()))
         await self._reached(lambda: verify_broker(plan, broker))
-        publisher = Publisher(broker.reveal(), name=f"{config.service.name}.publisher")
-        async with background() as start, AsyncExitStack() as lifespans:
+        publisher = Publisher(
+            broker.reveal(),
+            name=f"{config.service.name}.publisher",
+            heartbeat_s=config.broker.heartbeat_s,
+            connect_timeout_s=config.broker.connect_timeout_s,
+            operation_timeout_s=config.broker.operation_timeout_s,
+        )
+        async with background() as start, self._lifespans() as lifespans:
             for name, work in (
                 ("heartbeat", member.beat(housekeeping)),
                 ("debts", debts.run()),
@@ -169,6 +179,23 @@ class _Process:
             finally:
                 await self._leave(member, debts, housekeeping)
 
+    @asynccontextmanager
+    async def _lifespans(self) -> AsyncIterator[AsyncExitStack]:
+        """Where lifespans are opened; they close together within what is left for closing."""
+        stack = AsyncExitStack()
+        try:
+            yield stack
+        finally:
+            async with asyncio.timeout(self._left_s()):
+                await stack.aclose()
+
+    def _left_s(self) -> float:
+        """Return how long closing may take yet: all of it shares one deadline, which begins with its first step."""
+        now = asyncio.get_running_loop().time()
+        if self._close_by is None:
+            self._close_by = now + self._config.drain.close_timeout_s
+        return max(_LEAST_S, self._close_by - now)
+
     async def _unready_on_stop(self) -> None:
         await self._signals.stop.wait()
         self._health.stopping()
@@ -176,7 +203,7 @@ class _Process:
     async def _leave(self, member: Member, debts: Debts, pool: Pool) -> None:
         """Pay what is owed and say that this process ends in order, if the database lets us in time."""
         try:
-            async with asyncio.timeout(self._config.drain.settle_timeout_s):
+            async with asyncio.timeout(self._left_s()):
                 await debts.settle()
                 await member.stop(pool)
         except Exception as error:

@@ -13,6 +13,7 @@ import structlog
 
 from consumers.breaker import Breaker
 from consumers.config import DrainSettings, FleetConfig
+from consumers.connection import Connection
 from consumers.delivery import Delivery
 from consumers.lane import Lane, LaneTools
 from consumers.parking import Parking
@@ -21,10 +22,13 @@ from consumers.publisher import Publisher
 from consumers.registry import Routes
 from consumers.subscription import Subscription
 from consumers.telemetry import Telemetry
+from consumers.topology import require, topology_of, verify
 from inbox import Inbox, blocked
 from pools import Pool
 
 log = structlog.get_logger(__name__)
+
+_BY_THEMSELVES = 0.6
 
 
 class Worker:
@@ -50,9 +54,9 @@ class Worker:
         self._inbox = inbox
         self._pool = pool
         self._publisher = publisher
+        self._topology = topology_of(plan)
         self._drain_settings: DrainSettings = config.drain
         self._deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()
-        self._draining = False
         settings = plan.settings
         self._telemetry = telemetry.consumer(
             plan.name, queue=settings.queue, types=(kind for kind in plan.consumer.handlers if kind != "*")
@@ -66,6 +70,7 @@ class Worker:
             heartbeat_s=config.broker.heartbeat_s,
             connect_timeout_s=config.broker.connect_timeout_s,
             operation_timeout_s=config.broker.operation_timeout_s,
+            verify=self._verify,
         )
         self.breaker = Breaker(
             plan.name,
@@ -117,9 +122,9 @@ class Worker:
             lanes = [tasks.create_task(lane.run()) for lane in self._lanes]
             await stop.wait()
             await self._drain(lanes, hurry)
+            await self.subscription.close()
             for task in supervising:
                 task.cancel()
-        await self.subscription.close()
 
     def _receive(self, delivery: Delivery) -> None:
         self._telemetry.delivered()
@@ -137,23 +142,18 @@ class Worker:
         hurried = asyncio.create_task(hurry.wait())
         await asyncio.wait((finished, hurried), timeout=settings.deadline_s, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
-        running = self._inbox.runner.running
+        given_up = 0 if finished.done() else self._inbox.runner.running
         if not finished.done():
+            # Most of the time is for those that roll back and give back by themselves.
             self._inbox.runner.give_up()
-            await asyncio.wait((finished,), timeout=settings.settle_timeout_s)
+            await asyncio.wait((finished,), timeout=settings.settle_timeout_s * _BY_THEMSELVES)
         left = [lane for lane in lanes if not lane.done()]
         for lane in left:
             lane.cancel()
         if left:
-            await asyncio.wait(left, timeout=settings.settle_timeout_s)
+            await asyncio.wait(left, timeout=settings.settle_timeout_s * (1 - _BY_THEMSELVES))
         finished.cancel()
-        log.info(
-            "consumer.drained",
-            consumer=self.plan.name,
-            given_back=given_back,
-            given_up=running if running and not finished.done() else 0,
-            cut=len(left),
-        )
+        log.info("consumer.drained", consumer=self.plan.name, given_back=given_back, given_up=given_up, cut=len(left))
 
     async def _give_back_unstarted(self) -> int:
         given_back = 0
@@ -163,6 +163,10 @@ class Worker:
                 await delivery.settlement.requeue()
                 given_back += 1
         return given_back
+
+    async def _verify(self, connection: Connection) -> None:
+        """Look at the queues before each consuming: a queue that was made anew with other arguments is named."""
+        require(await verify(connection, self._topology))
 
     async def _blocked(self) -> str | None:
         """The breaker's probe: what keeps attempts from being served, or None."""
