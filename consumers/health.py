@@ -1,9 +1,9 @@
 """Whether this process is alive, and whether it is ready: two questions with nothing in common.
 
 *Alive* asks whether a restart would help: a task that has to run for as long as the process is dead. No database, no
-broker and no backlog is part of it, or an outage would restart the whole fleet. That somebody answers at all shows
-that the event loop runs. *Ready* asks whether work is done now: it takes every condition, each with a reason in words,
-and is over for good once the process stops.
+broker and no backlog is part of it, or an outage would restart the whole fleet. That somebody answers at all shows that
+the event loop runs. *Ready* asks whether work is done now: it takes every condition, each with a reason in words, and
+is over for good once the process stops.
 """
 
 from __future__ import annotations

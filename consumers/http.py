@@ -29,7 +29,9 @@ from consumers.telemetry import Telemetry
 STOP_S: Final = 0.5
 """How long a request that is being answered may go on after the end was asked for."""
 
-MAX_CONNECTIONS: Final = 64
+MAX_CONNECTIONS: Final = 512
+"""Far above what probes and scrapes need: beyond it requests are refused, and a refused probe counts as a failed one."""
+
 _NOT_STORED: Final = {"Cache-Control": "no-store"}
 
 log = structlog.get_logger()
@@ -157,7 +159,7 @@ async def _listen(host: str, port: int) -> socket.socket:
         )
         family, _, _, _, address = found[0]
         both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
-        listener = socket.create_server(address, family=family, backlog=MAX_CONNECTIONS, dualstack_ipv6=both)
+        listener = socket.create_server(address, family=family, backlog=128, dualstack_ipv6=both)
     except (OSError, OverflowError, UnicodeError) as error:
         problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ListenFailed(host=host, port=port, problem=problem) from error
