@@ -240,7 +240,7 @@ def find_binaries(version: str | None = None) -> Path:
         if not (folder / "postgres").is_file():
             raise ServerError(f"there is no PostgreSQL server in {folder}: expected the file {folder / 'postgres'}")
         return folder
-    found = _installed()
+    found = installed()
     if wanted is None and found:
         return found[max(found)]
     if wanted is not None and int(wanted) in found:
@@ -252,7 +252,8 @@ def find_binaries(version: str | None = None) -> Path:
     )
 
 
-def _installed() -> dict[int, Path]:
+def installed() -> dict[int, Path]:
+    """Return the folders with server binaries on this machine by major version."""
     folders = [*Path("/usr/lib/postgresql").glob("*/bin"), *Path("/usr").glob("pgsql-*/bin")]
     if (on_path := shutil.which("postgres")) is not None:
         folders.append(Path(on_path).resolve().parent)
