@@ -30,7 +30,7 @@ STOP_S: Final = 0.5
 """How long a request that is being answered may go on after the end was asked for."""
 
 MAX_CONNECTIONS: Final = 512
-"""Far above what probes and scrapes need: beyond it requests are refused, and a refused probe counts as a failed one."""
+"""Far above what probes and scrapes need: beyond it requests are refused, and a refused probe is a failed one."""
 
 _NOT_STORED: Final = {"Cache-Control": "no-store"}
 
@@ -103,7 +103,7 @@ async def serve(
 
 
 class _Embedded(uvicorn.Server):
-    """Uvicorn inside somebody else's loop and process: signals are not its business; its owner ends it by cancelling."""
+    """Uvicorn inside somebody else's loop and process: it leaves signals alone, and ends when it is cancelled."""
 
     def __init__(self, app: Starlette, listening: Callable[[], None]) -> None:
         super().__init__(
@@ -133,7 +133,7 @@ class _Embedded(uvicorn.Server):
         self._listening()
 
     async def close(self, deadline_s: float) -> None:
-        """Stop listening, let requests end until the deadline, then cut them; cut them at once if cancelled meanwhile."""
+        """Stop listening, let requests end until the deadline, then cut them; at once if cancelled meanwhile."""
         for server in getattr(self, "servers", []):
             server.close()
         state = self.server_state

@@ -5,8 +5,7 @@
 
 from consumers.telemetry.consumer import BrokerOperation, ConsumerTelemetry
 from consumers.telemetry.facade import Telemetry
-from consumers.telemetry.metrics import PoolFigures
 from consumers.telemetry.names import Operation, outcome_label
 from consumers.telemetry.spans import Span
 
-__all__ = ["BrokerOperation", "ConsumerTelemetry", "Operation", "PoolFigures", "Span", "Telemetry", "outcome_label"]
+__all__ = ["BrokerOperation", "ConsumerTelemetry", "Operation", "Span", "Telemetry", "outcome_label"]

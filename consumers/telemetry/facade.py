@@ -19,8 +19,9 @@ from consumers.telemetry.cells import CellReader
 from consumers.telemetry.consumer import ConsumerTelemetry
 from consumers.telemetry.faults import Faults
 from consumers.telemetry.loop import loop_lag
-from consumers.telemetry.metrics import Metrics, PoolFigures
+from consumers.telemetry.metrics import Metrics
 from consumers.telemetry.spans import Spans
+from pools import PoolStatistics
 
 
 class Telemetry:
@@ -64,7 +65,7 @@ class Telemetry:
             self._metrics, self._spans, self._faults, name=name, queue=queue, types=frozenset(types)
         )
 
-    def watch_pools(self, figures: Callable[[], Iterable[PoolFigures]]) -> None:
+    def watch_pools(self, figures: Callable[[], Iterable[PoolStatistics]]) -> None:
         """Tell how to read the pools; asked at each exposition."""
         self._metrics.watch_pools(figures)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from time import time_ns
-from typing import Protocol
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.sdk.metrics.export import HistogramDataPoint
@@ -18,44 +17,9 @@ from consumers.telemetry import names
 from consumers.telemetry.cells import Counts, Distributions, histogram
 from consumers.telemetry.faults import Faults
 from consumers.telemetry.names import Metric
+from pools import PoolStatistics
 
 Reading = Callable[[], float]
-
-
-class PoolFigures(Protocol):
-    """What a pool tells of itself; `pools.PoolStatistics` is one."""
-
-    @property
-    def name(self) -> str:
-        """Name of the pool."""
-
-    @property
-    def size(self) -> int:
-        """Connections it may hold."""
-
-    @property
-    def in_use(self) -> int:
-        """Connections that are checked out."""
-
-    @property
-    def idle(self) -> int:
-        """Connections that are open and free."""
-
-    @property
-    def waiting(self) -> int:
-        """Callers that wait for one now."""
-
-    @property
-    def acquires(self) -> int:
-        """Waits that ended with a connection, so far."""
-
-    @property
-    def timeouts(self) -> int:
-        """Waits that ended at their deadline, so far."""
-
-    @property
-    def waited_s_total(self) -> float:
-        """Seconds that callers have waited, so far."""
 
 
 class Metrics:
@@ -68,7 +32,7 @@ class Metrics:
         self._meter = meter
         self._faults = faults
         self._started_ns = time_ns()
-        self._pools: Callable[[], Iterable[PoolFigures]] = tuple
+        self._pools: Callable[[], Iterable[PoolStatistics]] = tuple
         self._readings: dict[str, dict[str, Reading]] = {}
         self.attempts = Counts(meter, names.ATTEMPTS)
         self.consumed = Counts(meter, names.CONSUMED_MESSAGES)
@@ -87,7 +51,7 @@ class Metrics:
         self._gauge(names.PENDING_REQUESTS, lambda: [Observation(p.waiting, _pool(p)) for p in self._pools()])
         self._counter(names.CONNECTION_TIMEOUTS, lambda: [Observation(p.timeouts, _pool(p)) for p in self._pools()])
 
-    def watch_pools(self, figures: Callable[[], Iterable[PoolFigures]]) -> None:
+    def watch_pools(self, figures: Callable[[], Iterable[PoolStatistics]]) -> None:
         """Read these pools from now on, each time somebody asks."""
         self._pools = figures
 
@@ -122,10 +86,9 @@ class Metrics:
             self._faults.caught("metric.read", error)
         return found
 
-    def _waits(self, pool: PoolFigures, now_ns: int) -> HistogramDataPoint:
-        # A pool keeps the number and the sum of its waits: a histogram with one bucket.
+    def _waits(self, pool: PoolStatistics, now_ns: int) -> HistogramDataPoint:
+        # A pool keeps the number, the sum and the longest of its waits: a histogram with one bucket.
         waits = pool.acquires + pool.timeouts
-        mean_s = pool.waited_s_total / waits if waits else 0.0
         return HistogramDataPoint(
             attributes=_pool(pool),
             start_time_unix_nano=self._started_ns,
@@ -134,8 +97,8 @@ class Metrics:
             sum=pool.waited_s_total,
             bucket_counts=(waits,),
             explicit_bounds=(),
-            min=mean_s,
-            max=mean_s,
+            min=0.0,
+            max=pool.waited_s_max,
         )
 
     def _connections(self) -> list[Observation]:
@@ -185,5 +148,5 @@ class Metrics:
         return callback
 
 
-def _pool(pool: PoolFigures) -> dict[str, str]:
+def _pool(pool: PoolStatistics) -> dict[str, str]:
     return {names.POOL_NAME: pool.name}
