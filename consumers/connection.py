@@ -121,6 +121,8 @@ class Connection:
                 raise
             raise self._channel_lost(None, action) from None
         except (AMQPError, ChannelInvalidStateError, OSError) as fault:
+            if is_shutdown():
+                raise asyncio.CancelledError from fault
             raise self._channel_lost(fault, action) from fault
 
     async def until_unblocked(self) -> None:
@@ -205,6 +207,8 @@ async def connect(endpoint: Endpoint) -> Connection:
         raise unavailable(None, broker=endpoint.broker, action="connect") from None
     except (AMQPError, OSError, EOFError) as fault:
         transport.abort()
+        if is_shutdown():
+            raise asyncio.CancelledError from fault
         raise unavailable(fault, broker=endpoint.broker, action="connect") from fault
     except (ValueError, KeyError):
         # Neither text nor cause is passed on: they quote the URL, its password included.
@@ -218,9 +222,10 @@ async def connect(endpoint: Endpoint) -> Connection:
 
 
 def is_shutdown() -> bool:
-    """Return whether a CancelledError that was just caught means that this task is to end.
+    """Return whether this task is to end, asked after a wait on the client has failed.
 
-    The client ends waits by cancelling them when a channel is lost; then nobody has asked this task to end.
+    Its failures do not tell: when a channel is lost the client ends waits by cancelling them, though nobody has asked
+    this task to end; and it turns a cancellation that comes while it gives up into the error of the loss.
     """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

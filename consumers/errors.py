@@ -11,7 +11,6 @@ ConsumerError
 │   ├── PublishRefused   the broker said no; its reason says why
 │   └── PublishUnconfirmed  nobody knows: publish again with the same message id
 ├── SettledTwice         a bug: one delivery, two settlements
-├── DrainTimeout         a step of the stop took longer than it may; what is left goes back to the broker
 ├── ConfigError          change the value in the file
 ├── RegistrationError    change the decorated function
 ├── ConsumerNotFound     change `handler` in the file, or the module it names
@@ -182,17 +181,6 @@ class SettledTwice(ConsumerError):
     def __init__(self, *, queue: str, tag: int, verb: str, settled: str) -> None:
         self.queue, self.tag, self.verb, self.settled = queue, tag, verb, settled
         super().__init__(f"delivery {tag} of queue {queue} cannot be settled by {verb}: {settled} was called before")
-
-
-class DrainTimeout(ConsumerError):
-    """A step of an orderly stop was not done in time.
-
-    :param step: what was waited for: "cancel".
-    """
-
-    def __init__(self, *, subject: str, step: str, deadline_s: float) -> None:
-        self.subject, self.step, self.deadline_s = subject, step, deadline_s
-        super().__init__(f"{subject}: {step} was not done within {deadline_s:g} s; what is unsettled goes back")
 
 
 class DatabaseUnavailable(ConsumerError):

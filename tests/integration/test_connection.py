@@ -6,6 +6,7 @@ import asyncio
 import socket
 
 import pytest
+from aiormq.exceptions import AMQPConnectionError
 
 from consumers.broker_faults import NOT_FOUND
 from consumers.connection import Endpoint, connect
@@ -181,6 +182,24 @@ async def test_a_shutdown_passes_through_a_wait(vhost: Vhost, relay_before: Rela
     await asyncio.wait([waiting], timeout=0.05)
     assert not waiting.done()
 
+    waiting.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await connection.close()
+
+
+async def test_a_shutdown_that_the_client_turns_into_the_error_of_a_loss_is_still_a_shutdown(vhost: Vhost) -> None:
+    connection = await connect(Endpoint(url=vhost.url, name="tests"))
+
+    async def turned() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as cancelled:
+            raise AMQPConnectionError("the connection is lost") from cancelled
+
+    waiting = asyncio.ensure_future(connection.answer(turned(), action="look"))
+    await asyncio.wait([waiting], timeout=0.01)
     waiting.cancel()
 
     with pytest.raises(asyncio.CancelledError):
