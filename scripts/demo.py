@@ -65,22 +65,34 @@ async def _demo(options: argparse.Namespace, screen: Screen) -> int:
 
 
 async def _on(place: Place, screen: Screen, options: argparse.Namespace) -> int:
-    """Play in a place, and clear it."""
-    passed = False
+    """Play in a place and clear it; the logs stay if something was wrong."""
+    logs_stay = True
     try:
-        passed = await _passes(place, screen, options)
-    except* (DemoFailed, ServerError) as failures:
-        # Said before the place is cleared, which may fail for the same cause.
-        for failure in _leaves(failures):
-            screen.wrong(str(failure))
+        passed = await _said(place, screen, options)
+        logs_stay = not passed
+    except asyncio.CancelledError:
+        logs_stay = False
+        raise
+    else:
+        return 0 if passed else 1
     finally:
         if options.keep:
             screen.plain(place.description())
         else:
-            if not passed:
+            if logs_stay:
                 screen.plain(f"logs and configuration of this run: {place.directory}")
-            await place.clear(keep_directory=not passed)
-    return 0 if passed else 1
+            await place.clear(keep_directory=logs_stay)
+
+
+async def _said(place: Place, screen: Screen, options: argparse.Namespace) -> bool:
+    """Play, and say what went wrong before the place is cleared, which may fail for the same cause."""
+    passed = False
+    try:
+        passed = await _passes(place, screen, options)
+    except* (DemoFailed, ServerError) as failures:
+        for failure in _leaves(failures):
+            screen.wrong(str(failure))
+    return passed
 
 
 def _leaves(group: BaseExceptionGroup[Exception]) -> Iterator[BaseException]:

@@ -12,7 +12,12 @@ class DemoFailed(Exception):
 
 
 async def until(
-    fact: Callable[[], bool | Awaitable[bool]], *, within_s: float, what: Callable[[], str], every_s: float = 0.05
+    fact: Callable[[], bool | Awaitable[bool]],
+    *,
+    within_s: float,
+    what: Callable[[], str],
+    moving: Callable[[], object] = lambda: None,
+    every_s: float = 0.05,
 ) -> None:
     """Ask until the fact holds.
 
@@ -20,16 +25,19 @@ async def until(
         fact: What is asked.
         within_s: Seconds until it must hold.
         what: Says what was waited for, and how far it came.
+        moving: A value that shows progress: the time begins anew whenever it changes.
         every_s: Seconds between two questions.
 
     Raises:
         DemoFailed: It did not hold in time.
     """
-    deadline = time.monotonic() + within_s
+    deadline, seen = time.monotonic() + within_s, moving()
     while True:
         answer = fact()
         if answer if isinstance(answer, bool) else await answer:
             return
-        if time.monotonic() > deadline:
+        if (now := moving()) != seen:
+            deadline, seen = time.monotonic() + within_s, now
+        elif time.monotonic() > deadline:
             raise DemoFailed(f"waited {within_s:g} s in vain for {what()}")
         await asyncio.sleep(every_s)

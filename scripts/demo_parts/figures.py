@@ -75,9 +75,11 @@ def complaints(figures: Figures, *, left: Mapping[str, int], exit_codes: Mapping
     """
     found = []
     if figures.lost:
-        found.append(f"{figures.lost} of {figures.unique} orders are lost: published and confirmed, and without effect")
+        found.append(
+            f"{figures.lost:,} of {figures.unique:,} orders are lost: published and confirmed, and without effect"
+        )
     if figures.doubled:
-        found.append(f"{figures.doubled} effects are doubled: their order has one already")
+        found.append(f"{figures.doubled:,} effects are doubled: their order has one already")
     found += [f"{count} messages are left in queue {queue}" for queue, count in left.items() if count]
     found += [f"{name} stopped with exit code {code} instead of 0" for name, code in exit_codes.items() if code]
     return found

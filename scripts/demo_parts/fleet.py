@@ -20,7 +20,6 @@ from demo_parts.witness import WITNESS_VARIABLE
 CHECKOUT = Path(__file__).resolve().parents[2]
 _COMMAND = (sys.executable, "-m", "consumers.cli")
 _COMMAND_S = 30.0
-_TAIL_LINES = 25
 
 
 class FleetProcess:
@@ -56,12 +55,20 @@ class FleetProcess:
             )
         code = await self._process.wait()
         if not self._meant_to_end:
-            raise DemoFailed(f"{self.name} ended by itself with exit code {code}; its log ends with:\n{self._tail()}")
+            raise DemoFailed(
+                f"{self.name} ended by itself with exit code {code}; its log ends with:\n{self.last_lines()}"
+            )
 
     @property
     def pid(self) -> int | None:
         """Its process id, or None before the first start."""
         return None if self._process is None else self._process.pid
+
+    def last_lines(self, number: int = 25) -> str:
+        """Return the end of its log."""
+        if not self.log.exists():
+            return "(nothing)"
+        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-number:])
 
     async def kill(self) -> None:
         """SIGKILL it, and return when it is gone."""
@@ -81,15 +88,12 @@ class FleetProcess:
         except TimeoutError:
             raise DemoFailed(
                 f"waited {deadline_s:g} s in vain for {self.name} to stop after SIGTERM; its log ends with:\n"
-                f"{self._tail()}"
+                f"{self.last_lines()}"
             ) from None
 
     def _send(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
-
-    def _tail(self) -> str:
-        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:])
 
 
 class Fleet:

@@ -21,7 +21,7 @@ from demo_parts.shop_process import Shop
 _KILL_AT, _TERMINATE_AT = 0.15, 0.80
 _FIRST_SHIFT, _SECOND_SHIFT = 0.40, 0.70
 _START_S = 30.0
-_WORK_S = 120.0
+_STALL_S = 30.0
 _QUIET_S = 10.0
 _STOP_S = 30.0
 _ROUNDS = 5
@@ -98,7 +98,8 @@ class Scenario:
             self._screen.left_out(f"LEFT OUT: the broker's connections were not closed: {reason}")
             return
         self._must_have_struck(closed, "connection to the broker")
-        self._say(f"the broker closed all {closed} connections")
+        which = f"all {closed} connections" if self._broker.counts_all else f"the {closed} connections that it listed"
+        self._say(f"the broker closed {which}")
 
     async def _terminate_sessions(self) -> None:
         terminated = await self._database.terminate_sessions(self._service)
@@ -128,7 +129,13 @@ class Scenario:
             return time.monotonic() > quiet_since + _QUIET_S
 
         try:
-            await until(settled, within_s=_WORK_S, every_s=0.2, what=lambda: f"empty queues; they hold {_shown(left)}")
+            await until(
+                settled,
+                within_s=_STALL_S,
+                every_s=0.2,
+                moving=lambda: (self._done, left),
+                what=lambda: f"empty queues: they hold {_shown(left)}{self._last_words()}",
+            )
         except DemoFailed as failure:
             return str(failure)
         return None
@@ -171,15 +178,18 @@ class Scenario:
             consumed,
             within_s=_START_S,
             every_s=0.1,
-            what=lambda: f"queue {self._queue} to have {number} consumers; it has {seen}",
+            what=lambda: f"queue {self._queue} to have {number} consumers: it has {seen}{self._last_words()}",
         )
 
     async def _effects_reach(self, share: float) -> None:
         wanted = round(share * self._orders)
         await until(
             lambda: self._done >= wanted,
-            within_s=_WORK_S,
-            what=lambda: f"{wanted} of {self._orders} orders to have their effect; {self._done} have",
+            within_s=_STALL_S,
+            moving=lambda: self._done,
+            what=lambda: (
+                f"{wanted} of {self._orders} orders to have their effect: {self._done} have{self._last_words()}"
+            ),
         )
 
     async def _watch(self) -> None:
@@ -187,6 +197,10 @@ class Scenario:
             self._done = await self._database.orders_with_effect()
             self._screen.progress(published=self._shop.published, effects=self._done)
             await asyncio.sleep(0.1)
+
+    def _last_words(self) -> str:
+        """What each process has logged last, to begin a search with."""
+        return "".join(f"\n{process.name} said last: {process.last_lines(1)}" for process in self._fleet.processes)
 
     def _say(self, what: str) -> None:
         self._screen.say(f"{what}; {self._done:,} of {self._orders:,} orders are done")
