@@ -8,7 +8,8 @@ used: the scripts start servers before the product is importable. Needs Linux.
 from servers.pair import Pair, Urls, external_urls, remove_all
 from servers.postgres import PostgresServer
 from servers.processes import ServerError
-from servers.rabbitmq import QueueCounts, RabbitServer
+from servers.rabbit_control import QueueCounts
+from servers.rabbitmq import RabbitServer
 
 __all__ = [
     "Pair",

@@ -14,16 +14,13 @@ import secrets
 import shutil
 import signal
 import socket
-import struct
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from servers.processes import Account, Process, Servant, ServerError, free_ports, tail, wait_until
+from servers.rabbit_control import MEMORY_LIMIT, ROLE, RabbitControl
 from servers.rabbit_install import require_programs
 
-ROLE = "inbox"
-_MEMORY_LIMIT = "1GiB"
 _CONFIG = """
 listeners.tcp.1 = 127.0.0.1:{port}
 default_user = {role}
@@ -37,43 +34,9 @@ log.file.level = info
 _ADVANCED = "[{rabbit, [{quorum_tick_interval, 1000}]}].\n"
 # Two schedulers that sleep when idle: nodes share few cores with the tests that drive them.
 _VM_ARGUMENTS = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}"
-_LIST_QUEUES = """
-Counts = fun(Q) ->
-    case amqqueue:get_type(Q) of
-        rabbit_quorum_queue ->
-            Ask = fun(Query) -> {ok, {_, Answer}, _} = ra:leader_query(amqqueue:get_pid(Q), Query), Answer end,
-            {Ready, Consumers} = Ask(fun rabbit_fifo:query_stat/1),
-            Unacknowledged = Ask(fun rabbit_fifo:query_messages_checked_out/1),
-            {Ready, Unacknowledged, Ask(fun rabbit_fifo:query_messages_total/1), Consumers};
-        _ ->
-            [{_, R}, {_, U}, {_, T}, {_, C}] =
-                rabbit_amqqueue:info(Q, [messages_ready, messages_unacknowledged, messages, consumers]),
-            {R, U, T, C}
-    end
-end,
-{json, [begin
-    {resource, _, queue, Name} = amqqueue:get_name(Q),
-    {Ready, Unacknowledged, Total, Consumers} = Counts(Q),
-    #{name => Name, ready => Ready, unacknowledged => Unacknowledged, total => Total, consumers => Consumers}
-end || Q <- rabbit_amqqueue:list(%s)]}.
-"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueCounts:
-    """What one queue holds, asked from its leader and so exact at that moment.
-
-    `total` may exceed ready + unacknowledged: messages on their way through an at-least-once dead-lettering count too.
-    """
-
-    name: str
-    ready: int
-    unacknowledged: int
-    total: int
-    consumers: int
-
-
-class RabbitServer:
+class RabbitServer(RabbitControl):
     """One private RabbitMQ node below `directory`.
 
     Constructing it starts nothing: `create` lays out the folders, `start` and `stop` may alternate, `attach` finds a
@@ -82,12 +45,11 @@ class RabbitServer:
     """
 
     def __init__(self, directory: Path, *, programs: Path, ports: dict[str, int], password: str, token: str) -> None:
-        self.directory = directory
+        super().__init__(directory, port=ports["control"], token=token)
         self.programs = programs
         self.port = ports["amqp"]
         self._ports = ports
         self._password = password
-        self._token = token
         self._account = Account.unprivileged()
         self._child: Servant | None = None
 
@@ -101,7 +63,7 @@ class RabbitServer:
             account.make_directory(directory / name)
         ports = dict(zip(("amqp", "distribution", "epmd", "control"), free_ports(4), strict=True))
         password, token = secrets.token_hex(8), secrets.token_hex(16)
-        configuration = _CONFIG.format(port=ports["amqp"], role=ROLE, password=password, memory_limit=_MEMORY_LIMIT)
+        configuration = _CONFIG.format(port=ports["amqp"], role=ROLE, password=password, memory_limit=MEMORY_LIMIT)
         account.write(directory / "rabbitmq.conf", configuration)
         account.write(directory / "advanced.config", _ADVANCED)
         account.write(directory / "enabled_plugins", "[].\n")
@@ -236,22 +198,6 @@ class RabbitServer:
                 [epmd, "-kill"], environment=self._environment(), directory=self.directory, deadline_s=10.0
             )
 
-    def eval(self, expression: str, *, timeout_s: float = 30.0) -> str:
-        """Evaluate an Erlang expression in the node and return its value as text, or as JSON if it is `{json, Term}`.
-
-        Raises ServerError if the node cannot be reached or the expression fails.
-        """
-        request = self._token.encode() + expression.strip().encode()
-        try:
-            with socket.create_connection(("127.0.0.1", self._ports["control"]), timeout=timeout_s) as door:
-                door.sendall(struct.pack("!I", len(request)) + request)
-                answer = _receive(door, struct.unpack("!I", _receive(door, 4))[0])
-        except OSError as error:
-            raise ServerError(f"RabbitMQ in {self.directory} does not answer: {error}") from error
-        if answer[:2] != b"ok":
-            raise ServerError(f"RabbitMQ refused {expression.strip()[:200]!r}: {answer[2:].decode()[:2000]}")
-        return answer[2:].decode()
-
     def rabbitmqctl(self, *arguments: str, deadline_s: float = 60.0) -> str:
         """Run rabbitmqctl against this node and return its output; raises ServerError if it fails."""
         finished = self._account.run(
@@ -265,63 +211,6 @@ class RabbitServer:
                 f"rabbitmqctl {' '.join(arguments)} failed ({finished.returncode}):\n{finished.stdout[-2000:]}"
             )
         return finished.stdout
-
-    def stop_app(self) -> None:
-        """Stop the broker but not its virtual machine; clients lose their connections and find the port closed."""
-        self.eval("rabbit:stop().", timeout_s=60.0)
-
-    def start_app(self) -> None:
-        """Start the broker that `stop_app` stopped, and return when it accepts clients."""
-        self.eval("rabbit:start().", timeout_s=60.0)
-
-    def add_vhost(self, name: str) -> None:
-        """Create a virtual host that the node's user may do everything in."""
-        vhost, role = _binary(name), _binary(ROLE)
-        everything = _binary(".*")
-        self.eval(
-            f'ok = rabbit_vhost:add({vhost}, <<"test">>), ok = rabbit_auth_backend_internal:set_permissions('
-            f'{role}, {vhost}, {everything}, {everything}, {everything}, <<"test">>).'
-        )
-
-    def delete_vhost(self, name: str) -> None:
-        """Delete a virtual host with all its queues; its connections are closed. Does nothing if there is none."""
-        vhost = _binary(name)
-        self.eval(
-            f'case rabbit_vhost:exists({vhost}) of true -> rabbit_vhost:delete({vhost}, <<"test">>); false -> ok end.'
-        )
-
-    def list_queues(self, vhost: str = "/") -> dict[str, QueueCounts]:
-        """Return the counts of every queue of a virtual host by name."""
-        rows = json.loads(self.eval(_LIST_QUEUES % _binary(vhost)))
-        return {row["name"]: QueueCounts(**row) for row in rows}
-
-    def connection_count(self, vhost: str) -> int:
-        """Return the number of client connections to a virtual host."""
-        return int(self.eval(f"length(rabbit_connection_tracking:list({_binary(vhost)}))."))
-
-    def close_all_connections(self, reason: str, *, vhost: str | None = None) -> None:
-        """Close all client connections, or those of one virtual host, with connection-forced and this reason."""
-        if vhost is None:
-            connections = "rabbit_networking:connections()"
-        else:
-            tracked = f"rabbit_connection_tracking:list({_binary(vhost)})"
-            connections = f"[Field || Tracked <- {tracked}, Field <- tuple_to_list(Tracked), is_pid(Field)]"
-        self.eval(f"[rabbit_networking:close_connection(Pid, {_binary(reason)}) || Pid <- {connections}].")
-
-    def set_vm_memory_high_watermark(self, fraction: float | None) -> None:
-        """Set the share of memory at which publishers are blocked: 0 raises the alarm, None is the node's own limit.
-
-        Returns when the alarm is raised, or over.
-        """
-        limit = f'{{absolute, "{_MEMORY_LIMIT}"}}' if fraction is None else repr(float(fraction))
-        self.eval(f"vm_memory_monitor:set_vm_memory_high_watermark({limit}).")
-        if fraction is None or fraction == 0:
-            raised = str(fraction == 0).lower()
-            if not wait_until(lambda: self._has_memory_alarm() == raised, deadline_s=10.0):
-                raise ServerError(f"RabbitMQ in {self.directory} did not set its memory alarm to {raised}")
-
-    def _has_memory_alarm(self) -> str:
-        return self.eval("lists:any(fun({{_, memory, _}, _}) -> true; (_) -> false end, rabbit_alarm:get_alarms()).")
 
     def _signal_group(self, process: Process, number: signal.Signals) -> None:
         if process.alive():
@@ -352,20 +241,5 @@ class RabbitServer:
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{_VM_ARGUMENTS} -run file eval {here / 'control.erl'}",
             "RABBITMQ_CTL_ERL_ARGS": "+S 1:1 -kernel inet_dist_use_interface {127,0,0,1}",
             "INBOX_CONTROL_PORT": str(self._ports["control"]),
-            "INBOX_CONTROL_TOKEN": self._token,
+            "INBOX_CONTROL_TOKEN": self._control_token,
         }
-
-
-def _binary(text: str) -> str:
-    """Return an Erlang binary literal for any text."""
-    return f"<<{','.join(str(byte) for byte in text.encode())}>>"
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        part = connection.recv(size - len(received))
-        if not part:
-            raise ConnectionResetError("the node closed the control connection")
-        received += part
-    return bytes(received)
