@@ -56,7 +56,7 @@ def fields(facts: Mapping[Any, object], *, depth: int = 0) -> dict[str, Plain]:
             written[name] = HIDDEN
         elif kind is str:
             written[name] = text(value)  # type: ignore[arg-type]  # told by its exact type
-        elif value is None or kind is int or kind is bool:
+        elif value is None or kind is bool:
             written[name] = value  # type: ignore[assignment]  # told by its exact type
         else:
             written[name] = plain(value, depth=depth)
