@@ -22,7 +22,7 @@ from demo_parts.place import Place, servers_in_use
 from demo_parts.scenario import Scenario
 from demo_parts.screen import Screen
 from demo_parts.shop_process import Shop
-from demo_parts.witness import Testimony
+from demo_parts.witness import Evidence
 from servers import Pair, ServerError
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     screen = Screen(to_stderr=options.json)
     try:
         return asyncio.run(_demo(options, screen))
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except asyncio.CancelledError:
         screen.wrong("interrupted; nothing was counted")
         return 130
     except (DemoFailed, ServerError) as error:
@@ -50,7 +50,8 @@ async def _demo(options: argparse.Namespace, screen: Screen) -> int:
     """Start the servers if they do not run, play, and clear up."""
     task = asyncio.current_task()
     assert task is not None, "this is the main task"
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     pair = Pair(options.pair) if options.pair is not None else Pair.named(CHECKOUT, "demo")
     with servers_in_use(pair) as servers:
         try:
@@ -131,18 +132,18 @@ async def _passes(place: Place, screen: Screen, options: argparse.Namespace) -> 
     )
     with screen.working(copies=sum(step.at_once for step in shop.steps), orders=options.orders):
         ending = await scenario.play()
-    testimony = Testimony.read(place.directory)
+    evidence = Evidence.read(place.directory)
     figures = Figures.count(
         published=shop.published,
         orders=shop.orders,
         effects=ending.effects,
-        testimony=testimony,
+        evidence=evidence,
         seconds=time.monotonic() - began,
     )
     found = complaints(figures, left=ending.left, exit_codes=ending.exit_codes)
     if ending.problem is not None:
         found.append(ending.problem)
-    screen.table(figures, testimony)
+    screen.table(figures, evidence)
     screen.verdict(figures, found)
     if options.json:
         print(figures.json(), flush=True)

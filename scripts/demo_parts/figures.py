@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from demo_parts.witness import Testimony
+from demo_parts.witness import Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Figures:
 
     @classmethod
     def count(
-        cls, *, published: int, orders: set[str], effects: Mapping[str, int], testimony: Testimony, seconds: float
+        cls, *, published: int, orders: set[str], effects: Mapping[str, int], evidence: Evidence, seconds: float
     ) -> Figures:  # fmt: skip
         """Work them out.
 
@@ -44,7 +44,7 @@ class Figures:
             published: Confirmed copies.
             orders: Ids of the orders that they are copies of.
             effects: Number of effects by order id.
-            testimony: What the handler wrote down.
+            evidence: What the handler wrote down.
             seconds: How long it took.
         """
         total = sum(effects.values())
@@ -53,8 +53,8 @@ class Figures:
             unique=len(orders),
             effects=total,
             duplicates_absorbed=published - total,
-            redeliveries=testimony.redeliveries,
-            failures=testimony.failures,
+            redeliveries=evidence.redeliveries,
+            failures=evidence.failures,
             lost=len(orders - effects.keys()),
             doubled=total - len(effects),
             seconds=round(seconds, 1),

@@ -48,7 +48,7 @@ class Publish:
 
 
 def order_book(count: int) -> list[Order]:
-    """Return the orders: of 3,000, 300 are published twice, 60 three times, 120 raced, and 272 fail once."""
+    """Return the orders: of 3,000, 300 are published twice, 60 three times, 120 raced, and 273 fail once."""
     return [
         Order(
             number=number,

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from demo_parts.figures import Figures
-from demo_parts.witness import Testimony
+from demo_parts.witness import Evidence
 
 _PLAIN_EVERY_S = 2.0
 _PLAIN_WIDTH = 120
@@ -71,7 +71,7 @@ class Screen:
             self._plain_at = time.monotonic() + _PLAIN_EVERY_S
             self.say(f"{published:,} copies published, {effects:,} orders done")
 
-    def table(self, figures: Figures, testimony: Testimony) -> None:
+    def table(self, figures: Figures, evidence: Evidence) -> None:
         """Show the figures, and where each comes from."""
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         table.add_column("")
@@ -82,11 +82,11 @@ class Screen:
             ("unique", figures.unique, "the shop's order book"),
             ("effects", figures.effects, "the service's table"),
             ("duplicates absorbed", figures.duplicates_absorbed, "published less effects, and no message is left"),
-            ("redeliveries", figures.redeliveries, f"a file of the handler's: {testimony.calls:,} calls"),
+            ("redeliveries", figures.redeliveries, f"a file of the handler's: {evidence.calls:,} calls"),
             (
                 "failures",
                 figures.failures,
-                f"the same: {testimony.on_purpose:,} on purpose; {testimony.cut_off:,} more were killed",
+                f"the same: {evidence.on_purpose:,} on purpose; {evidence.cut_off:,} more were killed",
             ),
             ("lost", figures.lost, "orders without a row in that table"),
             ("doubled", figures.doubled, "rows for an order that has one already"),

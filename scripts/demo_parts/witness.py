@@ -69,7 +69,7 @@ class Witness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Testimony:
+class Evidence:
     """What the handlers' calls come to.
 
     :param calls: how often the handler was called.
@@ -86,7 +86,7 @@ class Testimony:
     cut_off: int
 
     @classmethod
-    def read(cls, directory: Path) -> Testimony:
+    def read(cls, directory: Path) -> Evidence:
         """Count what both processes wrote."""
         counts: Counter[str] = Counter()
         with suppress(FileNotFoundError), (directory / _CALLS).open(encoding="utf-8") as lines:

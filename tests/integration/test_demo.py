@@ -1,0 +1,208 @@
+"""`scripts/demo` as a user runs it: exit code, JSON, what it refuses to call right, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from servers import RabbitServer
+from tests.support.eventually import eventually
+from tests.support.servers import CHECKOUT, Run
+from tests.support.vhosts import Vhost
+
+# A run takes some ten seconds on two cores, and several times that where many tests share them.
+pytestmark = pytest.mark.timeout(300)
+WITHIN_S = 120.0
+KEYS = [
+    "published", "unique", "effects", "duplicates_absorbed", "redeliveries", "failures", "lost", "doubled", "seconds",
+]  # fmt: skip
+
+
+class RunningDemo:
+    """One `scripts/demo.py --json`, followed line by line."""
+
+    def __init__(self, process: asyncio.subprocess.Process, database_url: str) -> None:
+        self.process = process
+        self._server_url = database_url
+        self.said = ""
+        self.figures: list[str] = []
+
+    async def follow(self) -> None:
+        """Read what it says until its end."""
+        assert self.process.stdout is not None and self.process.stderr is not None
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_stderr(self.process.stderr))
+            async for line in self.process.stdout:
+                self.figures.append(line.decode())
+
+    async def _follow_stderr(self, stream: asyncio.StreamReader) -> None:
+        async for line in stream:
+            self.said += line.decode()
+
+    async def has_said(self, pattern: str) -> re.Match[str]:
+        """Wait until it has said something, and return the match."""
+
+        def said() -> re.Match[str] | None:
+            assert self.process.returncode is None, f"it has ended:\n{self.said}"
+            return re.search(pattern, self.said)
+
+        found = await eventually(said, WITHIN_S, what=f"the demo saying {pattern!r}")
+        assert found is not None
+        return found
+
+    async def ended(self, code: int) -> None:
+        """Wait for its end and assert its exit code."""
+        async with asyncio.timeout(WITHIN_S):
+            assert await self.process.wait() == code, self.said
+
+    @property
+    def service(self) -> str:
+        """The name that all which is its own begins with."""
+        found = re.search(r"on queue (demo-[0-9a-f]+)\.orders", self.said)
+        assert found is not None, self.said
+        return found[1]
+
+    async def connect(self, database: str = "") -> asyncpg.Connection[Any]:
+        """Connect to its database, or to another one of that server."""
+        name = database or self.service.replace("-", "_")
+        return await asyncpg.connect(urlsplit(self._server_url)._replace(path=f"/{name}").geturl(), timeout=10)
+
+    async def left_nothing(self, broker: RabbitServer) -> None:
+        """Assert that database, virtual host and processes are gone."""
+        connection = await self.connect(urlsplit(self._server_url).path[1:])
+        try:
+            databases = [row[0] for row in await connection.fetch("select datname from pg_database")]
+        finally:
+            connection.terminate()
+        assert self.service.replace("-", "_") not in databases
+        assert self.service not in broker.eval("rabbit_vhost:list_names().")
+        assert not processes_with(self.service)
+
+
+def processes_with(*arguments: str) -> list[int]:
+    """Return the ids of running processes whose command line holds all of these texts."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            line = (process / "cmdline").read_text(errors="replace")
+            if all(argument in line for argument in arguments):
+                found.append(int(process.name))
+    return found
+
+
+Demo = Callable[..., contextlib.AbstractAsyncContextManager[RunningDemo]]
+
+
+@pytest.fixture
+def demo(run: Run, shared_broker: RabbitServer, tmp_path: Path) -> Demo:
+    """Starts a demo on the servers of this test run, and kills it if the test ends before it."""
+
+    @asynccontextmanager
+    async def running(*, orders: int, **environment: str) -> AsyncIterator[RunningDemo]:
+        database_url = run.database_url()
+        pair = shared_broker.directory.parent
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "scripts/demo.py", "--json", f"--orders={orders}", f"--pair={pair}",
+            cwd=CHECKOUT, env={**os.environ, "TMPDIR": str(tmp_path), "DATABASE_URL": database_url, **environment},
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        started = RunningDemo(process, database_url)
+        following = asyncio.create_task(started.follow())
+        try:
+            yield started
+            async with asyncio.timeout(10):
+                await following
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            following.cancel()
+            await asyncio.wait({following})
+
+    return running
+
+
+async def test_each_order_has_one_effect_although_everything_was_broken_once(
+    demo: Demo, shared_broker: RabbitServer, rounds: Callable[[int, int], int]
+) -> None:
+    orders = rounds(600, 3000)
+
+    async with demo(orders=orders) as running:
+        await running.ended(0)
+
+    figures = json.loads(running.figures[-1])
+    assert list(figures) == KEYS
+    assert (figures["unique"], figures["effects"]) == (orders, orders)
+    assert figures["published"] == orders * 118 // 100
+    assert figures["duplicates_absorbed"] == figures["published"] - orders
+    assert (figures["lost"], figures["doubled"]) == (0, 0)
+    assert figures["failures"] >= orders // 11
+    assert figures["redeliveries"] > 0
+    assert 0 < figures["seconds"] < WITHIN_S
+    assert re.search(r"SIGKILL to process 1 \(pid \d+\)", running.said)
+    assert "the broker closed all 4 connections" in running.said
+    assert re.search(r"PostgreSQL terminated all \d+ sessions", running.said)
+    await running.left_nothing(shared_broker)
+
+
+async def test_a_doubled_and_a_lost_effect_are_found(demo: Demo) -> None:
+    async with demo(orders=300) as running:
+        await running.has_said("SIGKILL to process 1")
+        connection = await running.connect()
+        await connection.execute(
+            "insert into placed_order (order_id, customer, cents) select order_id, customer, cents from placed_order "
+            "order by entry offset 1 limit 2"
+        )
+        await connection.execute("delete from placed_order where entry = (select min(entry) from placed_order)")
+        await connection.close()
+        await running.ended(1)
+
+    figures = json.loads(running.figures[-1])
+    assert (figures["doubled"], figures["lost"]) == (2, 1)
+    assert "WRONG: 2 effects are doubled" in running.said
+    assert "WRONG: 1 of 300 orders are lost" in running.said
+
+
+async def test_a_process_that_ends_by_itself_ends_the_demo_with_the_end_of_its_log(demo: Demo) -> None:
+    async with demo(orders=3000) as running:
+        await running.has_said("new start")
+        os.kill(processes_with(running.service, "consumers.cli")[0], signal.SIGKILL)
+        await running.ended(1)
+
+    assert re.search(r"WRONG: process [12] ended by itself with exit code -9; its log ends with:", running.said)
+    assert '"event":"attempt.settled"' in running.said
+    assert not running.figures
+
+
+async def test_an_interrupted_demo_clears_up(demo: Demo, shared_broker: RabbitServer) -> None:
+    async with demo(orders=3000) as running:
+        await running.has_said("SIGKILL to process 1")
+        running.process.send_signal(signal.SIGINT)
+        await running.ended(130)
+
+    assert not running.figures
+    await running.left_nothing(shared_broker)
+
+
+async def test_on_a_given_broker_it_says_what_it_leaves_out_and_removes_its_queues(demo: Demo, vhost: Vhost) -> None:
+    await vhost.declare_queue("somebody.elses")
+
+    async with demo(orders=300, AMQP_URL=vhost.url) as running:
+        await running.ended(0)
+
+    assert "LEFT OUT: the broker's connections were not closed" in running.said
+    assert json.loads(running.figures[-1])["effects"] == 300
+    assert list(await vhost.queues()) == ["somebody.elses"]
