@@ -161,11 +161,24 @@ begin
 end
 $$;
 
+-- Whatever this transaction says about a message, somebody acts on it as soon as it has committed: a delivery is
+-- acked, and the broker has no copy any more. So its commit survives a crash, whatever the session's setting says.
+create procedure inbox.commit_durably()
+    language plpgsql
+    as $$
+begin
+    if current_setting('synchronous_commit') in ('off', 'local') then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+end
+$$;
+
 -- The processed stamp of a first delivery.
 create procedure inbox.stamp(p_key uuid)
     language plpgsql
     as $$
 begin
+    call inbox.commit_durably();
     insert into inbox.receipt (key) values (p_key);
 end
 $$;
@@ -176,6 +189,7 @@ create procedure inbox.stamp_counted(p_key uuid, p_claim uuid)
     language plpgsql
     as $$
 begin
+    call inbox.commit_durably();
     delete from inbox.message where key = p_key and claim_id = p_claim and state = 'attempting';
     if not found then
         raise exception 'attempt % no longer owns message %', p_claim, p_key using errcode = 'IN001';
@@ -211,6 +225,7 @@ declare
     v_given integer := 0;
     v_known boolean;
 begin
+    call inbox.commit_durably();
     if exists (select from inbox.receipt r where r.key = p_key) then
         delete from inbox.message d where d.key = p_key;
         return query select 'duplicate', 0, 0, 0::double precision, 'processed';
@@ -323,6 +338,7 @@ declare
     v_state   text;
     v_reason  text;
 begin
+    call inbox.commit_durably();
     if not p_first then
         update inbox.attempt o
            set outcome = p_outcome, charged = v_charged, finished_at = v_now,
@@ -383,28 +399,39 @@ $$;
 
 -- An owner settles an attempt whose session it lost. The lock is free only when that session has ended, and
 -- so the attempt's fate is known: what is still undecided was rolled back. False: the lock is held, come
--- again.
+-- again. Somebody may have taken the owner for dead meanwhile: then the charge is taken back, and the free death
+-- with it, but not from a message that has ended: what ended it stays as it was judged.
 create function inbox.settle_debt(p_key uuid, p_claim uuid, p_pacing double precision[]) returns boolean
     language plpgsql volatile
     as $$
 declare
+    m     inbox.message;
     v_now timestamptz := inbox.clock();
     v_all integer;
 begin
     if not pg_try_advisory_xact_lock(inbox.lock_id(p_key)) then
         return false;
     end if;
-    perform from inbox.message m where m.key = p_key for update;
+    select * into m from inbox.message o where o.key = p_key and o.finished_at is null for update;
+    if not found then
+        return true;
+    end if;
     update inbox.attempt o
        set outcome = 'aborted', charged = false, finished_at = v_now,
            error_class = 'SessionLost', error_text = 'the database session ended under the attempt'
-     where o.claim_id = p_claim and o.outcome in ('started', 'crashed')
+     where o.claim_id = p_claim and o.generation = m.generation and o.outcome in ('started', 'crashed')
     returning o.number into v_all;
     if found then
-        update inbox.message m
+        update inbox.message o
+           set suspect = o.suspect and deaths.happened, free_death_spent = deaths.were_free
+          from (select count(*) > 0 as happened, count(*) filter (where not a.charged) > 0 as were_free
+                  from inbox.attempt a
+                 where a.key = p_key and a.generation = m.generation and a.outcome = 'crashed') deaths
+         where o.key = p_key;
+        update inbox.message o
            set state = 'waiting', claim_id = null, changed_at = v_now,
                due_at = v_now + make_interval(secs => inbox.pause_s(p_pacing, v_all))
-         where m.key = p_key and m.claim_id = p_claim and m.state = 'attempting';
+         where o.key = p_key and o.claim_id = p_claim and o.state = 'attempting';
     end if;
     return true;
 end

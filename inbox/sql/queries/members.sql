@@ -1,13 +1,14 @@
 -- Process starts and their heartbeats.
 
 -- name: register_member
--- Make this process start known; its attempts are undecided, not dead, from here on.
+-- Make this process start known; its attempts are undecided, not dead, from here on. Asked again by one that has
+-- stopped, whose heartbeat still runs, it does not revive it: its attempts would count as crashed then.
 insert into inbox.member (id, service, build, host, pid, expiry, started_at, heartbeat_at)
 values ($1, $2, $3, $4, $5, make_interval(secs => $6), inbox.clock(), inbox.clock())
-on conflict (id) do update set heartbeat_at = excluded.heartbeat_at, stopped_at = null;
+on conflict (id) do update set heartbeat_at = excluded.heartbeat_at;
 
 -- name: beat
--- Prove that this process lives. No row back: it was removed and must be registered again.
+-- Prove that this process lives. No row back: it was removed and must be registered again, or it has stopped.
 update inbox.member set heartbeat_at = inbox.clock() where id = $1 and stopped_at is null returning heartbeat_at;
 
 -- name: stop_member
