@@ -22,11 +22,11 @@ import structlog
 import uuid_utils.compat
 
 from inbox import statements
-from inbox.claiming import DRIVER_ERRORS, Claim, CommitUnknown, Recorded, StatementFailed, describe, simple
+from inbox.claiming import Claim, CommitUnknown, StatementFailed, describe, open_session
 from inbox.company import Company
 from inbox.debts import Debt, Debts
 from inbox.envelope import Attempt, Message
-from inbox.faults import Fault, in_handler, in_machine
+from inbox.faults import Fault, in_handler
 from inbox.judging import Failure, broken, charged, outcome_of, refused
 from inbox.outcomes import (
     Absorbed,
@@ -45,18 +45,17 @@ from inbox.outcomes import (
 )
 from inbox.points import armed, reach
 from inbox.policy import Policy
+from inbox.recording import record_elsewhere, record_in_place
 from inbox.running import GivenUp, Handle, Raised, Returned, Runner, TimedOut
-from inbox.safe_text import MAX_NAME_TEXT, error_class, error_text, safe
+from inbox.safe_text import safe
 from inbox.states import AttemptOutcome, State
 from inbox.tx import Tx
-from pools import Checkout, Pool, PoolError, work
+from pools import Pool, PoolError, work
 
 log = structlog.get_logger(__name__)
 
 _NOW = (0.0,)
 _RERUN_PAUSE_S = 0.05
-_ELSEWHERE_TRIES = 40
-_ELSEWHERE_PAUSE_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +111,11 @@ class Inbox:
     async def _hot(self, message: Message, policy: Policy, handle: Handle, *, alone: bool) -> _Step:
         claim_id = uuid_utils.compat.uuid7()
         try:
-            checkout, tag = await self._open(statements.claim(message.key, claim_id))
+            checkout, tag = await open_session(self._pool, statements.claim(message.key, claim_id))
         except (StatementFailed, PoolError) as error:
             return _unavailable(error, started=False)
         reach("claim.answered")
-        claim = self._claim(message, policy, checkout, Attempt(1, 1, claim_id), counted=False, alone=alone)
+        claim = Claim(message, policy, self._member_id, checkout, Attempt(1, 1, claim_id), counted=False, alone=alone)
         match tag:
             case "SELECT 0":
                 return await self._supervised(claim, handle)
@@ -133,11 +132,11 @@ class Inbox:
     async def _counted(self, message: Message, policy: Policy, handle: Handle, *, alone: bool) -> _Step:
         claim_id = uuid_utils.compat.uuid7()
         try:
-            checkout, tag = await self._open(statements.hold(message.key))
+            checkout, tag = await open_session(self._pool, statements.hold(message.key))
         except (StatementFailed, PoolError) as error:
             return _unavailable(error, started=False)
         reach("claim.answered")
-        claim = self._claim(message, policy, checkout, Attempt(0, 0, claim_id), counted=True, alone=alone)
+        claim = Claim(message, policy, self._member_id, checkout, Attempt(0, 0, claim_id), counted=True, alone=alone)
         if tag != "SELECT 0":
             await checkout.release()
             return (
@@ -185,29 +184,6 @@ class Inbox:
                 raise AssertionError(f"unknown verdict {verdict!r}")
         await claim.close()
         return step
-
-    async def _open(self, sql: str) -> tuple[Checkout, str]:
-        """Get a session and send a claim's first call; once more on another, since one that died idle shows here."""
-        for last in (False, True):
-            try:
-                checkout = await self._pool.checkout(folds_reset=True)
-            except DRIVER_ERRORS as error:
-                raise StatementFailed(in_machine(error, closed=False), error) from error
-            try:
-                return checkout, await simple(checkout.connection, sql)
-            except StatementFailed as error:
-                checkout.terminate()
-                if last or error.fault is not Fault.SESSION_LOST:
-                    raise
-            except BaseException:
-                checkout.terminate()
-                raise
-        raise AssertionError("unreachable")
-
-    def _claim(
-        self, message: Message, policy: Policy, checkout: Checkout, attempt: Attempt, *, counted: bool, alone: bool
-    ) -> Claim:
-        return Claim(message, policy, self._member_id, checkout, attempt, counted, alone)
 
     async def _leave(self, claim: Claim, sql: str, step: _Step) -> _Step:
         """End a hot claim that did not run. A session that dies here has nothing to lose."""
@@ -318,10 +294,10 @@ class Inbox:
             claim.checkout.terminate()
             return Unavailable(fault=describe(failure.error) if failure.error else "unknown", started=True)
         try:
-            recorded = await self._record(claim, failure) if at_rest else None
+            recorded = await record_in_place(claim, failure) if at_rest else None
             if recorded is None:
                 claim.checkout.terminate()
-                recorded = await self._record_elsewhere(claim, failure)
+                recorded = await record_elsewhere(self._pool, claim, failure)
         except (StatementFailed, CommitUnknown, PoolError) as error:
             self._owe(claim)
             claim.checkout.terminate()
@@ -334,41 +310,6 @@ class Inbox:
             return Unavailable(fault=describe(failure.error) if failure.error else "unknown", started=True)
         return outcome_of(recorded, failure)
 
-    async def _record(self, claim: Claim, failure: Failure) -> Recorded | None:
-        """Roll back to the claim, record, COMMIT, all under the lock. None: the claim's savepoint is out of reach."""
-        try:
-            await claim.call(statements.roll_back_to(claim.attempt.claim_id))
-        except StatementFailed:
-            return None
-        recorded = await _write(claim, failure)
-        await claim.commit(statements.COMMIT, sent="failure.sent", answered="failure.committed")
-        await claim.close()
-        return recorded
-
-    async def _record_elsewhere(self, claim: Claim, failure: Failure) -> Recorded:
-        """Record by claim id on a new session, once the old one has let the key go."""
-        sql = statements.claim(claim.message.key, claim.attempt.claim_id)
-        for _ in range(_ELSEWHERE_TRIES):
-            checkout, tag = await self._open(sql)
-            other = self._claim(
-                claim.message, claim.policy, checkout, claim.attempt, counted=claim.counted, alone=claim.alone
-            )
-            try:
-                if tag == ("SELECT 3" if claim.counted else "SELECT 0"):
-                    recorded = await _write(other, failure)
-                    await other.commit(statements.COMMIT, sent="failure.sent", answered="failure.committed")
-                    await checkout.release()
-                    return recorded
-                await other.call(statements.ROLLBACK)
-            except BaseException:
-                checkout.terminate()
-                raise
-            await checkout.release()
-            if tag != "SELECT 1":
-                break  # somebody else has written about this message meanwhile: their word stands
-            await asyncio.sleep(_ELSEWHERE_PAUSE_S)
-        raise CommitUnknown("the lost session still holds the message's lock, or another worker has settled it")
-
     def _lost(self, claim: Claim, error: BaseException | None) -> Outcome:
         self._owe(claim)
         claim.checkout.terminate()
@@ -377,18 +318,6 @@ class Inbox:
     def _owe(self, claim: Claim) -> None:
         if claim.counted:
             self._debts.add(Debt(claim.message.key, claim.attempt.claim_id, claim.policy.pacing_s))
-
-
-async def _write(claim: Claim, failure: Failure) -> Recorded:
-    error = failure.error
-    return await claim.record(
-        failure.outcome,
-        error_class=None if error is None else error_class(error),
-        error_text=None if error is None else error_text(error),
-        reason=None if failure.reason is None else safe(failure.reason, MAX_NAME_TEXT),
-        after_s=failure.after_s,
-        pacing_s=failure.pacing_s,
-    )
 
 
 def _unavailable(error: Exception, *, started: bool) -> Unavailable:

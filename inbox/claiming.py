@@ -23,7 +23,7 @@ from inbox.policy import Policy
 from inbox.queries import query
 from inbox.safe_text import MAX_NAME_TEXT, safe
 from inbox.states import EVENTS, AttemptOutcome, State, next_state
-from pools import Checkout
+from pools import Checkout, Pool
 
 STATEMENT_TIMEOUT_S = 10.0
 COMMIT_TIMEOUT_S = 30.0
@@ -209,6 +209,29 @@ class Claim:
 
 EARLY_TOLERANCE_S = 0.05
 """Parking queues return copies up to a few milliseconds early; those are not parked for a whole further step."""
+
+
+async def open_session(pool: Pool, sql: str) -> tuple[Checkout, str]:
+    """Get a session and send a claim's first call; once more on another, since one that died idle shows here.
+
+    :raises StatementFailed: no session could be opened, or the call failed.
+    :raises PoolError: none became free in time.
+    """
+    for last in (False, True):
+        try:
+            checkout = await pool.checkout(folds_reset=True)
+        except DRIVER_ERRORS as error:
+            raise StatementFailed(in_machine(error, closed=False), error) from error
+        try:
+            return checkout, await simple(checkout.connection, sql)
+        except StatementFailed as error:
+            checkout.terminate()
+            if last or error.fault is not Fault.SESSION_LOST:
+                raise
+        except BaseException:
+            checkout.terminate()
+            raise
+    raise AssertionError("unreachable")
 
 
 async def simple(connection: asyncpg.Connection[Any], sql: str) -> str:
