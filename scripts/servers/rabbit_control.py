@@ -107,15 +107,11 @@ class RabbitControl:
 
     def connection_count(self, vhost: str) -> int:
         """Return the number of client connections to a virtual host."""
-        return int(self.eval(f"length(rabbit_connection_tracking:list({_binary(vhost)}))."))
+        return int(self.eval(f"length({_connections_of(vhost)})."))
 
     def close_all_connections(self, reason: str, *, vhost: str | None = None) -> None:
         """Close all client connections, or those of one virtual host, with connection-forced and this reason."""
-        if vhost is None:
-            connections = "rabbit_networking:connections()"
-        else:
-            tracked = f"rabbit_connection_tracking:list({_binary(vhost)})"
-            connections = f"[Field || Tracked <- {tracked}, Field <- tuple_to_list(Tracked), is_pid(Field)]"
+        connections = "rabbit_networking:connections()" if vhost is None else _connections_of(vhost)
         self.eval(f"[rabbit_networking:close_connection(Pid, {_binary(reason)}) || Pid <- {connections}].")
 
     def set_vm_memory_high_watermark(self, fraction: float | None) -> None:
@@ -132,6 +128,15 @@ class RabbitControl:
 
     def _has_memory_alarm(self) -> str:
         return self.eval("lists:any(fun({{_, memory, _}, _}) -> true; (_) -> false end, rabbit_alarm:get_alarms()).")
+
+
+def _connections_of(vhost: str) -> str:
+    """Return an Erlang expression for the connections of a virtual host.
+
+    Each reader is asked: the broker's own list by virtual host lags behind, and misses the newest connections.
+    """
+    asked = f"(catch rabbit_networking:connection_info(Pid, [vhost])) =:= [{{vhost, {_binary(vhost)}}}]"
+    return f"[Pid || Pid <- rabbit_networking:connections(), {asked}]"
 
 
 def _binary(text: str) -> str:
