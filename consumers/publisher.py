@@ -26,6 +26,7 @@ from consumers.errors import (
     PublishReturned,
 )
 from consumers.header_frame import RawProperties, check_header_frame
+from consumers.properties import PERSISTENT, PropertyList
 from consumers.sending import ChannelClosed, Letter, send, send_alone
 from consumers.tolerant import install
 from inbox import Backoff
@@ -131,14 +132,16 @@ class Publisher:
         It may arrive more than once. Waiting for the connection, and for an earlier publish of the same message id,
         is part of the timeout.
 
-        :param properties: the raw property list; it has to hold a message id.
+        :param properties: the raw property list; it has to say persistent, and hold a message id.
         :param message_id: for errors.
         :param timeout_s: for all of it, in seconds.
         :raises PublishReturned: no queue is bound for it. :raises PublishRefused: the broker does not take it.
         :raises PublishUnconfirmed: neither is known, or it was not sent in time.
         :raises HeadersTooLarge, MalformedProperties: the property list cannot be sent.
-        :raises ValueError: exchange or routing key cannot be sent, or there is no message id.
+        :raises ValueError: exchange or routing key cannot be sent, there is no message id, or it is not persistent.
         """
+        if PropertyList(properties).octet("delivery_mode") != PERSISTENT:
+            raise ValueError("a message that is not persistent would be lost when the broker restarts")
         letter = Letter(
             exchange=exchange,
             routing_key=routing_key,

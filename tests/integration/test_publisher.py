@@ -119,7 +119,9 @@ async def test_a_property_that_the_broker_does_not_take_is_refused(vhost: Vhost)
 
     async with publishing(vhost.url) as publisher:
         with pytest.raises(PublishRefused, match="406 PRECONDITION_FAILED"):
-            await publish(publisher, queue, properties=listing(message_id="m-1", user_id="somebody else"))
+            await publish(
+                publisher, queue, properties=listing(message_id="m-1", delivery_mode=2, user_id="somebody else")
+            )
 
 
 @pytest.mark.parametrize("unroutable_first", [True, False])
@@ -247,11 +249,13 @@ async def test_headers_too_large_for_a_frame_are_refused_before_they_cost_the_co
         {"routing_key": "ä" * 128},
         {"exchange": "a[b]"},
         {"properties": listing(delivery_mode=2)},
+        {"properties": listing(message_id="m-1")},
+        {"properties": listing(message_id="m-1", delivery_mode=1)},
     ],
 )
 async def test_what_cannot_be_said_in_amqp_is_refused_before_it_is_sent(vhost: Vhost, wrong: dict[str, Any]) -> None:
     async with publishing(vhost.url) as publisher:
-        with pytest.raises(ValueError, match=r"bytes|exchange|message id"):
+        with pytest.raises(ValueError, match=r"bytes|exchange|message id|not persistent"):
             await publish(publisher, **{"routing_key": "orders", **wrong})
         assert publisher.connected
 
