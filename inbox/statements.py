@@ -28,14 +28,14 @@ def savepoint_name(claim_id: UUID) -> str:
 
 
 def claim(key: UUID, claim_id: UUID) -> str:
-    """The hot path's first call: BEGIN, fresh session state, the lock, the savepoint; the verdict is in the last tag.
+    """The hot path's first call: fresh session state, BEGIN, the lock, the savepoint; the verdict is in the last tag.
 
     The lock is tried before the savepoint, or ROLLBACK TO would free it; the look is a statement of its own, so that
     its snapshot is taken after the lock.
     """
     arguments = f"{literal(key)},{literal(claim_id)}"
     return (
-        f"{BEGIN};{SESSION_RESET};CALL inbox.lock({arguments});"
+        f"{SESSION_RESET};{BEGIN};CALL inbox.lock({arguments});"
         f"SAVEPOINT {savepoint_name(claim_id)};SELECT FROM inbox.look({arguments})"
     )
 

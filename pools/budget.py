@@ -16,8 +16,8 @@ _LIMITS = """
 select current_setting('max_connections')::integer as max_connections,
        current_setting('superuser_reserved_connections')::integer
          + coalesce(current_setting('reserved_connections', true)::integer, 0) as reserved,
-       rolconnlimit as role_limit
-  from pg_roles where rolname = current_user
+       (select rolconnlimit from pg_roles where rolname = session_user) as role_limit,
+       (select datconnlimit from pg_database where datname = current_database()) as database_limit
 """
 
 
@@ -28,13 +28,13 @@ class ConnectionBudget:
     :param shares: for each pool its name and its size in one process.
     :param processes: replicas and surge.
     :param allowed: connections for all processes together.
+    :param limited_by: where `allowed` comes from, in words.
     """
 
     shares: tuple[tuple[str, int], ...]
     processes: int
     allowed: int
-    max_connections: int
-    share: float
+    limited_by: str
 
     @property
     def wanted(self) -> int:
@@ -51,8 +51,7 @@ class ConnectionBudget:
                 shares=self.shares,
                 processes=self.processes,
                 allowed=self.allowed,
-                max_connections=self.max_connections,
-                share=self.share,
+                limited_by=self.limited_by,
             )
 
 
@@ -60,21 +59,26 @@ class ConnectionBudget:
 class ServerLimits:
     """How many connections a server has to give.
 
+    :param reserved: connections that it keeps for others.
     :param role_limit: of our role; None for no limit of its own.
+    :param database_limit: of our database; None for no limit of its own.
     """
 
     max_connections: int
     reserved: int
     role_limit: int | None = None
+    database_limit: int | None = None
 
 
 async def server_limits(connection: asyncpg.Connection[Any]) -> ServerLimits:
     """Read the limits of a live server."""
     row = await connection.fetchrow(_LIMITS)
-    assert row is not None  # the current role exists
-    limit = row["role_limit"]
+    assert row is not None  # it has no FROM
     return ServerLimits(
-        max_connections=row["max_connections"], reserved=row["reserved"], role_limit=None if limit < 0 else limit
+        max_connections=row["max_connections"],
+        reserved=row["reserved"],
+        role_limit=_own(row["role_limit"]),
+        database_limit=_own(row["database_limit"]),
     )
 
 
@@ -87,13 +91,23 @@ def connection_budget(
     :param surge: processes on top of these while a new version is rolled out.
     :param share: this service's part of the server's connections, 0 to 1.
     """
-    allowed = math.floor(share * (limits.max_connections - limits.reserved))
+    whole = limits.max_connections - limits.reserved
+    ceilings = [
+        # A share such as 0.29 of 100 is 28.999999999999996 in binary.
+        (math.floor(share * whole + 1e-9), f"{share:g} of the server's {whole} (max_connections less its reserve)")
+    ]
     if limits.role_limit is not None:
-        allowed = min(allowed, limits.role_limit)
+        ceilings.append((limits.role_limit, "the connection limit of our role"))
+    if limits.database_limit is not None:
+        ceilings.append((limits.database_limit, "the connection limit of the database"))
+    allowed, limited_by = min(ceilings)
     return ConnectionBudget(
         shares=tuple((spec.name, spec.size) for spec in specs),
         processes=replicas + surge,
         allowed=allowed,
-        max_connections=limits.max_connections,
-        share=share,
+        limited_by=limited_by,
     )
+
+
+def _own(limit: int) -> int | None:
+    return None if limit < 0 else limit

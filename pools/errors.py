@@ -6,6 +6,9 @@ PoolError
 ├── PoolNotOpen        a bug, or a use after the end
 ├── PoolTimeout        nothing was free in time: the pool is too small for its work, or something keeps connections
 └── NestedAcquire      declare `nested`, or do not take a second connection
+
+What the driver raises while a connection is opened (`asyncpg.PostgresError`, `OSError`) passes through as it is: only
+its class and SQLSTATE tell an outage from a wrong password.
 """
 
 from __future__ import annotations
@@ -29,18 +32,20 @@ class PoolOverBudget(PoolError):
     """All pools of all processes together want more connections than this service may take.
 
     :param shares: for each pool its name and its size in one process.
+    :param processes: replicas and surge.
+    :param allowed: connections for all processes together.
+    :param limited_by: where `allowed` comes from, in words.
     """
 
-    def __init__(
-        self, *, shares: Sequence[tuple[str, int]], processes: int, allowed: int, max_connections: int, share: float
-    ) -> None:
-        self.shares, self.processes, self.allowed = tuple(shares), processes, allowed
-        self.wanted = processes * sum(size for _, size in shares)
+    def __init__(self, *, shares: Sequence[tuple[str, int]], processes: int, allowed: int, limited_by: str) -> None:
+        self.shares, self.processes, self.allowed, self.limited_by = tuple(shares), processes, allowed, limited_by
+        in_one = sum(size for _, size in shares)
+        self.wanted = processes * in_one
         listed = ", ".join(f"{name} {size}" for name, size in shares)
         super().__init__(
-            f"the pools want {self.wanted} connections (({listed}) × {processes} processes), and may take {allowed}: "
-            f"{share:g} of the server's {max_connections}, less its reserve; "
-            "lower lanes, headroom, replicas or surge, or raise connection_share or max_connections"
+            f"the pools want {self.wanted} connections and may take {allowed}: {in_one} in one process ({listed}), "
+            f"times {processes} processes (replicas and surge), against {limited_by}; "
+            "lower lanes, nested, headroom, replicas or surge, or raise that limit"
         )
 
 
@@ -53,13 +58,22 @@ class PoolNotOpen(PoolError):
 
 
 class PoolTimeout(PoolError):
-    """No connection became free in time."""
+    """No connection became free in time.
 
-    def __init__(self, *, pool: str, size: int, waiters: int, waited_s: float) -> None:
-        self.pool, self.size, self.waiters, self.waited_s = pool, size, waiters, waited_s
-        super().__init__(
-            f"pool {pool}: no connection within {waited_s:.3g} s; all {size} are in use, {waiters} more wait; "
+    :param size: connections that the pool may hold.
+    :param limit: how many it could hold meanwhile: less than `size` while the server refuses more.
+    :param waiters: who else waits.
+    """
+
+    def __init__(self, *, pool: str, size: int, limit: int, waiters: int, waited_s: float) -> None:
+        self.pool, self.size, self.limit, self.waiters, self.waited_s = pool, size, limit, waiters, waited_s
+        why = (
             "the pool is smaller than what works on it, or something keeps its connections"
+            if limit >= size
+            else f"the server refuses more than {limit} of {size} connections: see its limits for our role"
+        )
+        super().__init__(
+            f"pool {pool}: no connection within {waited_s:.3g} s; all {limit} are in use, {waiters} more wait; {why}"
         )
 
 
@@ -69,6 +83,6 @@ class NestedAcquire(PoolError):
     def __init__(self, *, pool: str, nested: int) -> None:
         self.pool, self.nested = pool, nested
         super().__init__(
-            f"pool {pool}: a connection was asked for by work that holds {1 + nested} of them already; "
-            f"use the tx that is there, or declare nested = {nested + 1} for this pool"
+            f"pool {pool}: a connection was asked for by work that holds {1 + nested} of it already; "
+            f"use the connection that is there, or declare nested = {nested + 1} for this pool"
         )

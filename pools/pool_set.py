@@ -7,8 +7,9 @@ import difflib
 from collections.abc import Iterable, Iterator
 
 from pools.errors import PoolConfigError
-from pools.pool import Pool, PoolStatistics
+from pools.pool import Pool
 from pools.spec import PoolSpec
+from pools.statistics import PoolStatistics
 
 
 class Pools:

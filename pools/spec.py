@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 
 from pools.errors import PoolConfigError
 from pools.session import SessionSettings
 
 MAX_NAME_BYTES = 63
 """PostgreSQL cuts an application_name beyond this, and replaces what is not ASCII."""
+
+_MAX_SECONDS = 2_147_483
+"""The server keeps durations as milliseconds in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +28,7 @@ class PoolSpec:
         where that bounds the load on the database on purpose.
     :param acquire_timeout_s: how long to wait for a free connection.
     :param connect_timeout_s: how long opening one may take.
-    :param release_timeout_s: how long giving one back may take until it is terminated.
+    :param release_timeout_s: how long giving one back may take until it is cut, and the reset before a next user.
     """
 
     name: str
@@ -45,22 +49,37 @@ class PoolSpec:
         """
         for key in ("lanes", "nested", "headroom"):
             if getattr(self, key) < 0:
-                raise PoolConfigError(pool=self.name, key=key, value=getattr(self, key), allowed="zero or more")
+                raise self._refused(key, getattr(self, key), "zero or more")
         for key in ("acquire_timeout_s", "connect_timeout_s", "release_timeout_s"):
-            if getattr(self, key) <= 0:
-                raise PoolConfigError(pool=self.name, key=key, value=getattr(self, key), allowed="more than zero")
+            self._check_duration(key, getattr(self, key))
+        for field in fields(self.session):
+            value = getattr(self.session, field.name)
+            if field.name.endswith("_s") and value is not None:
+                self._check_duration(f"session.{field.name}", value)
+        if self.session.keepalive_count < 1:
+            raise self._refused("session.keepalive_count", self.session.keepalive_count, "one or more")
         if self.size < 1:
-            raise PoolConfigError(pool=self.name, key="size", value=self.size, allowed="one connection or more")
+            raise self._refused("size", self.size, "one connection or more")
+        if self.nested and self.size <= self.lanes * self.nested:
+            # Every lane could hold what it may but one, and wait for that one.
+            raise self._refused(
+                "fixed_size",
+                self.size,
+                f"more than {self.lanes * self.nested}: {self.lanes} lanes × {self.nested} nested could wait for each "
+                "other for ever",
+            )
         name = self.application_name
         if not name.isascii() or not name.isprintable() or not 0 < len(name) <= MAX_NAME_BYTES:
-            raise PoolConfigError(
-                pool=self.name,
-                key="application_name",
-                value=name,
-                allowed=f"1 to {MAX_NAME_BYTES} printable ASCII characters",
-            )
+            raise self._refused("application_name", name, f"1 to {MAX_NAME_BYTES} printable ASCII characters")
 
     @property
     def size(self) -> int:
         """How many connections the pool may hold: lanes × (1 + nested) + headroom, unless it is fixed."""
         return self.lanes * (1 + self.nested) + self.headroom if self.fixed_size is None else self.fixed_size
+
+    def _check_duration(self, key: str, value: float) -> None:
+        if not (math.isfinite(value) and 0 < value <= _MAX_SECONDS):
+            raise self._refused(key, value, f"seconds, more than zero and at most {_MAX_SECONDS}")
+
+    def _refused(self, key: str, value: object, allowed: str) -> PoolConfigError:
+        return PoolConfigError(pool=self.name, key=key, value=value, allowed=allowed)

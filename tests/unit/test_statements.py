@@ -61,8 +61,8 @@ def test_what_is_no_uuid_is_refused() -> None:
 
 def test_a_claim_takes_the_lock_before_its_savepoint_and_looks_after_both() -> None:
     parts = statements.claim(KEY, CLAIM).split(";")
-    assert parts[0] == "BEGIN ISOLATION LEVEL READ COMMITTED"
-    assert parts[1:-3] == SESSION_RESET.split(";")
+    assert parts[:-4] == SESSION_RESET.split(";")
+    assert parts[-4] == "BEGIN ISOLATION LEVEL READ COMMITTED"
     assert parts[-3].startswith("CALL inbox.lock(")
     assert parts[-2] == f"SAVEPOINT {statements.savepoint_name(CLAIM)}"
     assert parts[-1].startswith("SELECT FROM inbox.look(")
@@ -80,7 +80,9 @@ def test_a_stamp_proves_by_releasing_the_claims_savepoint_between_receipt_and_co
     parts = statements.stamp(KEY, CLAIM, counted=counted).split(";")
     procedure = "CALL inbox.stamp_counted(" if counted else "CALL inbox.stamp("
     assert parts[0] == "SET CONSTRAINTS ALL IMMEDIATE"
-    assert [number for number, part in enumerate(parts) if part.startswith(procedure)] == [1]
+    assert parts[1] == "SET LOCAL synchronous_commit TO DEFAULT"
+    assert parts[2].startswith(procedure)
+    assert len(parts) == 5
     assert parts[-2:] == [f"RELEASE SAVEPOINT {statements.savepoint_name(CLAIM)}", "COMMIT"]
 
 
