@@ -235,7 +235,6 @@ class Subscription:
 
     async def _consumed(self, connection: Connection) -> None:
         """One life of the consuming channel, and the pause after it unless the connection is lost too."""
-        began = asyncio.get_running_loop().time()
         state = SubscriptionState.WAITING
         error: ChannelLost | TopologyMismatch | None = None
         try:
@@ -251,8 +250,6 @@ class Subscription:
             if lost.code == NOT_FOUND:
                 state = SubscriptionState.QUEUE_MISSING
             error = lost
-        if asyncio.get_running_loop().time() - began > self._timing.stable_s:
-            self._pauses.reset()
         if self._wanted is _Wanted.CONSUMING and not connection.is_lost:
             await self._pause_after(state, error)
 
@@ -280,7 +277,8 @@ class Subscription:
 
     async def _watched(self, connection: Connection, channel: ConsumerChannel) -> None:
         """Return when this life of the channel is over: it is lost, or no longer wanted."""
-        timing = self._timing
+        timing, loop = self._timing, asyncio.get_running_loop()
+        began = loop.time()
         self._tally.consumes += 1
         self._become(SubscriptionState.CONSUMING)
         self._log.info("subscription.consuming", prefetch=self._consuming.prefetch, tag=channel.tag)
@@ -298,6 +296,8 @@ class Subscription:
                     else:
                         await self._stir(timing.check_every_s)
         finally:
+            if loop.time() - began > timing.stable_s:
+                self._pauses.reset()
             if not connection.is_lost:
                 await channel.incarnation.flushed()
 
