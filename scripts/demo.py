@@ -18,9 +18,10 @@ from demo_parts.brokers import MANAGEMENT_VARIABLE
 from demo_parts.deadlines import DemoFailed
 from demo_parts.figures import Figures, complaints
 from demo_parts.fleet import Fleet
-from demo_parts.place import Place, servers_in_use
+from demo_parts.place import Place
 from demo_parts.scenario import Scenario
 from demo_parts.screen import Screen
+from demo_parts.servers_in_use import servers_in_use
 from demo_parts.shop_process import Shop
 from demo_parts.witness import Evidence
 from servers import Pair, ServerError
@@ -55,7 +56,7 @@ async def _demo(options: argparse.Namespace, screen: Screen) -> int:
     pair = Pair(options.pair) if options.pair is not None else Pair.named(CHECKOUT, "demo")
     with servers_in_use(pair) as servers:
         try:
-            if not servers.run:
+            if not servers.are_running:
                 screen.say("starting PostgreSQL and RabbitMQ, unless the environment names others; this takes 10 s")
             urls = await asyncio.to_thread(servers.start)
             if options.keep:

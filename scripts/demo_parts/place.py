@@ -1,16 +1,14 @@
-"""Where a run takes place: servers, a database, queues and a folder of its own; all of it goes when the run ends."""
+"""Where a run takes place: a database, queues and a folder of its own, which go when the run ends."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import secrets
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from demo_parts.brokers import MANAGEMENT_VARIABLE, DemoBroker, GivenBroker, PrivateBroker
@@ -60,46 +58,3 @@ class Place:
             await asyncio.to_thread(self.broker.remove, self.queues)
         finally:
             await self.database.drop()
-
-
-@contextlib.contextmanager
-def servers_in_use(pair: Pair) -> Iterator[ServersInUse]:
-    """Hold the pair's servers in use. The last demo that lets go may stop them, if a demo has started them."""
-    with (pair.directory / "demos.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        yield ServersInUse(pair, file.fileno())
-
-
-class ServersInUse:
-    """A pair of servers that this process, and perhaps other demos, use."""
-
-    def __init__(self, pair: Pair, lock: int) -> None:
-        self._pair, self._lock = pair, lock
-        self._started_by_demo = pair.directory / "started-by-demo"
-
-    @property
-    def run(self) -> bool:
-        """Whether any of the pair's own servers runs."""
-        for server in ("postgres", "broker"):
-            with contextlib.suppress(ServerError):
-                if getattr(self._pair, server).process is not None:
-                    return True
-        return False
-
-    def start(self) -> Urls:
-        """Start what is not there yet, and remember if nothing was."""
-        if not self.run:
-            self._started_by_demo.touch()
-        return self._pair.start()
-
-    def keep(self) -> None:
-        """Let them run on, whoever has started them."""
-        self._started_by_demo.unlink(missing_ok=True)
-
-    def stop_if_last(self) -> None:
-        """Stop them if demos have started them and no other one uses them."""
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self._started_by_demo.exists():
-                self._pair.stop()
-                self._started_by_demo.unlink()
