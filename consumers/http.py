@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Callable, Generator
 from typing import Final
@@ -44,7 +45,7 @@ class ListenFailed(ConsumerError):
         self.host, self.port, self.problem = host, port, problem
         super().__init__(
             f"cannot listen for probes and metrics on {host}:{port}: {problem}; "
-            "choose another host or port in the configuration (port 0 takes any free one), or stop what listens there"
+            "set another host or port under [http] (port 0 takes any free one), or stop what listens there"
         )
 
 
@@ -138,22 +139,30 @@ class _Embedded(uvicorn.Server):
             server.close()
         state = self.server_state
         for connection in list(state.connections):
-            connection.shutdown()
+            # One that cannot be asked to end, such as after a request that was no HTTP, is cut below.
+            with contextlib.suppress(Exception):
+                connection.shutdown()
         try:
             if state.tasks:
                 await asyncio.wait(set(state.tasks), timeout=deadline_s)
         finally:
-            for task in list(state.tasks):
-                task.cancel()
-            for connection in list(state.connections):
-                if connection.transport is not None:
-                    connection.transport.abort()
-        # Transports tell their protocols of the end in the loop's next turn.
+            self._cut()
+        # In this turn of the loop transports tell their protocols of the end, and what was just accepted appears.
         await asyncio.sleep(0)
+        self._cut()
+
+    def _cut(self) -> None:
+        for task in list(self.server_state.tasks):
+            task.cancel()
+        for connection in list(self.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
 
 
 async def _listen(host: str, port: int) -> socket.socket:
     try:
+        if not 0 <= port <= 65_535:  # resolvers take it modulo 65,536 without a word
+            raise OverflowError("a port is a number from 0 to 65535")
         found = await asyncio.get_running_loop().getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
@@ -161,10 +170,15 @@ async def _listen(host: str, port: int) -> socket.socket:
         both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
         listener = socket.create_server(address, family=family, backlog=128, dualstack_ipv6=both)
     except (OSError, OverflowError, UnicodeError) as error:
-        problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ListenFailed(host=host, port=port, problem=problem) from error
+        raise ListenFailed(host=host, port=port, problem=_problem(error)) from error
     listener.setblocking(False)
     return listener
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+        return os.strerror(error.errno)
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _answer(report: Report, *, good: str, bad: str) -> Response:
