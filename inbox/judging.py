@@ -31,8 +31,7 @@ class Failure:
 def broken(tx: Tx) -> Failure:
     """Return the failure of a handler that left its tx in no state to be committed."""
     return Failure(
-        AttemptOutcome.FAILED,
-        TxBroken(tx.broken or "a statement of this tx was still running when its handler returned"),
+        AttemptOutcome.FAILED, TxBroken(tx.broken or "the handler left this tx in the middle of a statement")
     )
 
 
@@ -72,10 +71,20 @@ def outcome_of(recorded: Recorded, failure: Failure) -> Ended | Waiting:
     )
 
 
+def _of_our_tables(error: BaseException) -> bool:
+    """Return whether a constraint is one of the inbox's own.
+
+    Its schema alone does not tell: the server puts new tables into the schema of the role's name, if there is one, so
+    that of a role named `inbox` holds the service's tables too.
+    """
+    table = getattr(error, "table_name", None) or ""
+    return getattr(error, "schema_name", None) == "inbox" and table.startswith(("receipt", "message", "attempt"))
+
+
 def refused(refusal: StatementFailed, tx: Tx) -> Duplicate | Unknown | Failure | Fault:
     """Say whose fault it is that the server refused the stamp; nothing was committed."""
     error = refusal.error
-    ours = getattr(error, "schema_name", None) == "inbox"
+    ours = _of_our_tables(error)
     match getattr(error, "sqlstate", ""):
         case "23505" if ours:
             # The second belt: a receipt is there although the key was locked.

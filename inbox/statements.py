@@ -8,6 +8,8 @@ of named queries.
 
 from __future__ import annotations
 
+import secrets
+from hashlib import blake2s
 from uuid import UUID
 
 from pools import SESSION_RESET
@@ -16,6 +18,8 @@ BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 ROLLBACK = "ROLLBACK"
 COMMIT = "COMMIT"
 
+_SECRET = secrets.token_bytes(16)
+
 
 def literal(value: UUID) -> str:
     """Return a UUID as an SQL literal: 32 hex digits between quotes, cast."""
@@ -23,8 +27,11 @@ def literal(value: UUID) -> str:
 
 
 def savepoint_name(claim_id: UUID) -> str:
-    """Return the name of the claim's savepoint. A handler cannot guess it; RELEASE of it is the proof."""
-    return f"s_{UUID(bytes=claim_id.bytes).hex}"
+    """Return the name of the claim's savepoint.
+
+    RELEASE of it is the proof, so a handler, which knows its claim id, must not be able to make one of that name.
+    """
+    return f"s_{blake2s(claim_id.bytes, digest_size=16, key=_SECRET).hexdigest()}"
 
 
 def claim(key: UUID, claim_id: UUID) -> str:
@@ -61,7 +68,8 @@ def stamp(key: UUID, claim_id: UUID, *, counted: bool) -> str:
     Constraints first: a deferred violation must fail inside the claim's savepoint, where the failure can still be
     recorded under the lock. The tag alone proves nothing (after a handler's ROLLBACK a receipt and COMMIT would
     answer COMMIT too): RELEASE of the claim's savepoint fails unless this still is the claim's transaction. TO
-    DEFAULT undoes a handler's own `synchronous_commit`, and keeps a stricter one that the server demands.
+    DEFAULT undoes a handler's own `synchronous_commit`, and keeps a stricter one that the server demands; the
+    procedure then sees to it that it is strict enough.
     """
     mark = (
         f"CALL inbox.stamp_counted({literal(key)},{literal(claim_id)})"
@@ -69,6 +77,6 @@ def stamp(key: UUID, claim_id: UUID, *, counted: bool) -> str:
         else f"CALL inbox.stamp({literal(key)})"
     )
     return (
-        f"SET CONSTRAINTS ALL IMMEDIATE;{mark};SET LOCAL synchronous_commit TO DEFAULT;"
+        f"SET CONSTRAINTS ALL IMMEDIATE;SET LOCAL synchronous_commit TO DEFAULT;{mark};"
         f"RELEASE SAVEPOINT {savepoint_name(claim_id)};{COMMIT}"
     )

@@ -32,6 +32,7 @@ _REFUSED: dict[str, str] = {
 }
 _SET_MAY = frozenset({"LOCAL", "CONSTRAINTS"})
 _REMEMBERED_CHARACTERS = 4096
+_STREAMS = re.compile(r"\b(?:stdin|stdout)\b", re.IGNORECASE)
 _LINE_END = re.compile(r"[\r\n]")
 
 
@@ -46,12 +47,23 @@ def check(query: str) -> None:
     (_checked if len(query) <= _REMEMBERED_CHARACTERS else _check)(query)
 
 
-def _check(query: str) -> None:
-    query.encode("utf-8")
-    if "\x00" in query:
+def check_text(text: str) -> None:
+    """Refuse text that would take the connection down, or the transaction, if it stood in a statement.
+
+    :raises UnicodeEncodeError: it holds a lone surrogate.
+    :raises ValueError: it holds NUL.
+    """
+    text.encode("utf-8")
+    if "\x00" in text:
         raise ValueError("an SQL text cannot hold NUL: pass the value as an argument, made safe for text")
+
+
+def _check(query: str) -> None:
+    check_text(query)
     position = _skip(query, 0)
     keyword, position = _word(query, position)
+    if keyword == "COPY" and _STREAMS.search(query):
+        raise TxRefused(keyword=keyword, advice="nobody would send or take its data: use tx.copy() or a query")
     if keyword not in _REFUSED:
         return
     if keyword == "SET":

@@ -17,7 +17,7 @@ from uuid import uuid4
 import asyncpg
 
 from inbox.errors import TxBroken, TxDead, TxRefused
-from inbox.transaction_control import check
+from inbox.transaction_control import check, check_text
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -55,7 +55,7 @@ class Tx:
             _, status, _ = await self._connection._execute(  # type: ignore[attr-defined]
                 query, args, 0, timeout, return_status=True
             )
-            return str(status.decode())
+            return "" if status is None else str(status.decode())  # of a statement that is only a comment
 
     async def executemany(self, query: str, args: Iterable[Sequence[object]], *, timeout: float | None = None) -> None:
         """Run one statement for each row of arguments."""
@@ -103,6 +103,8 @@ class Tx:
         timeout: float | None = None,
     ) -> str:
         """Load rows into a table by COPY and return the command tag."""
+        for name in (table, *(columns or ()), *((schema,) if schema is not None else ())):
+            check_text(name)
         async with self._use():
             return str(
                 await self._connection.copy_records_to_table(
@@ -153,12 +155,14 @@ class Tx:
     async def end(self) -> bool:
         """Make the tx dead. Return whether its session is at rest, so that the next statement may be sent on it.
 
-        A statement that a forgotten task still runs is cancelled, since the attempt is over.
+        A statement that a forgotten task still runs is cancelled, since the attempt is over. What the server made of it
+        is anybody's guess, so nothing of such a transaction may be committed.
         """
         self._dead = True
         if self._busy is None:
             return True
         busy = self._busy
+        self._broken = self._broken or "a statement of this tx was still running when its handler returned"
         busy.cancel("the attempt that this statement belonged to is over")
         done, _ = await asyncio.wait({busy}, timeout=_RELEASE_WAIT_S)
         return bool(done) and self._busy is None

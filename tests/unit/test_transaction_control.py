@@ -105,6 +105,15 @@ def test_a_refusal_names_the_keyword_and_the_way_to_do_it() -> None:
         check("set search_path = other")
 
 
+@pytest.mark.parametrize(
+    "statement", ["copy t from stdin", "COPY t (a, b) FROM STDIN (format csv)", "copy t to stdout"]
+)
+def test_a_copy_that_would_wait_for_a_client_is_refused_with_the_way_to_do_it(statement: str) -> None:
+    with pytest.raises(TxRefused, match=r"tx refuses COPY: .*tx\.copy\(\)"):
+        check(statement)
+    check("copy t from '/srv/data.csv'")
+
+
 @pytest.mark.parametrize("text", ["select '\ud800'", "\udfff", "select 1 -- \udc80"])
 def test_a_lone_surrogate_is_refused_before_it_can_close_the_connection(text: str) -> None:
     with pytest.raises(UnicodeEncodeError):
