@@ -24,7 +24,7 @@ from demo_parts.screen import Screen
 from demo_parts.servers_in_use import servers_in_use
 from demo_parts.shop_process import Shop
 from demo_parts.witness import Evidence
-from servers import Pair, ServerError
+from servers import Pair, ServerError, external_urls
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 SCHEMA = CHECKOUT / "examples" / "orders" / "schema.sql"
@@ -56,8 +56,8 @@ async def _demo(options: argparse.Namespace, screen: Screen) -> int:
     pair = Pair(options.pair) if options.pair is not None else Pair.named(CHECKOUT, "demo")
     with servers_in_use(pair) as servers:
         try:
-            if not servers.are_running:
-                screen.say("starting PostgreSQL and RabbitMQ, unless the environment names others; this takes 10 s")
+            if not servers.are_running and None in external_urls():
+                screen.say("starting a private PostgreSQL and RabbitMQ where the environment names none: some 10 s")
             urls = await asyncio.to_thread(servers.start)
             if options.keep:
                 servers.keep()
@@ -81,9 +81,9 @@ async def _on(place: Place, screen: Screen, options: argparse.Namespace) -> int:
         if options.keep:
             screen.plain(place.description())
         else:
-            if logs_stay:
+            if logs_stay and place.has_logs:
                 screen.plain(f"logs and configuration of this run: {place.directory}")
-            await place.clear(keep_directory=logs_stay)
+            await place.clear(keep_directory=logs_stay and place.has_logs)
 
 
 async def _said(place: Place, screen: Screen, options: argparse.Namespace) -> bool:

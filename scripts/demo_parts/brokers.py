@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 import pika  # type: ignore[import-untyped]
+from pika.adapters.utils.connection_workflow import AMQPConnectorException  # type: ignore[import-untyped]
 from pika.exceptions import AMQPConnectionError, AMQPError, ChannelClosedByBroker  # type: ignore[import-untyped]
 
 from demo_parts.deadlines import DemoFailed
@@ -174,9 +175,9 @@ class GivenBroker:
         parameters.socket_timeout = parameters.stack_timeout = parameters.blocked_connection_timeout = _TIMEOUT_S
         try:
             connection = pika.BlockingConnection(parameters)
-        except (OSError, AMQPConnectionError) as error:
+        except (OSError, AMQPConnectionError, AMQPConnectorException) as error:
             where = f"{parameters.host}:{parameters.port}"
-            raise DemoFailed(f"RabbitMQ at {where}: {type(error).__name__}: {error or 'refused'}") from error
+            raise DemoFailed(f"RabbitMQ at {where}: {type(error).__name__}: {str(error) or 'no answer'}") from error
         try:
             yield connection.channel()
         finally:

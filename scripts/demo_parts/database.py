@@ -30,6 +30,7 @@ class DemoDatabase:
         self.name = name
         self.url = urlsplit(server_url)._replace(path=f"/{name}").geturl()
         self._server_url = server_url
+        self._may_exist = False
         self._connection: asyncpg.Connection[Any] | None = None
         self._turn = asyncio.Lock()  # a connection answers one question at a time
 
@@ -69,7 +70,9 @@ class DemoDatabase:
         return sum(row["ended"] for row in ended)
 
     async def drop(self) -> None:
-        """Drop the database with all sessions in it. Does nothing if there is none. Raises DemoFailed."""
+        """Drop the database with all sessions in it. Does nothing if it was not created. Raises DemoFailed."""
+        if not self._may_exist:
+            return
         if self._connection is not None:
             self._connection.terminate()
         try:
@@ -84,6 +87,7 @@ class DemoDatabase:
 
     async def _administer(self, statement: str) -> None:
         connection = await asyncpg.connect(self._server_url, timeout=_CONNECT_S, command_timeout=_ANSWER_S)
+        self._may_exist = True
         try:
             await connection.execute(statement)
         finally:

@@ -40,6 +40,11 @@ class Place:
                     return PrivateBroker(pair.broker, self.service)
         return GivenBroker(url, service=self.service, management_url=os.environ.get(MANAGEMENT_VARIABLE) or None)
 
+    @property
+    def has_logs(self) -> bool:
+        """Whether any process of the fleet was started."""
+        return any(self.directory.glob("*.log"))
+
     def description(self) -> str:
         """Say where everything is, as lines for the shell. The URLs hold passwords."""
         lines = [

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
 import pika  # type: ignore[import-untyped]
+from pika.adapters.utils.connection_workflow import AMQPConnectorException  # type: ignore[import-untyped]
 from pika.exceptions import AMQPError  # type: ignore[import-untyped]
 
 from demo_parts.order_book import Order, order_book, publishes
@@ -110,7 +111,7 @@ def main() -> int:
                 print(last, flush=True)
         for _ in range(_TILLS):
             tills.get().close()
-    except AMQPError as error:
+    except (AMQPError, AMQPConnectorException) as error:
         # Whether the last copy is in the queue is unknown now, so no figure would be exact.
         print(f"the broker broke off: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
