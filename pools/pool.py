@@ -250,7 +250,7 @@ class Pool:
     # Taking back.
 
     def _drop(self, checkout: Checkout) -> None:
-        """Cut a connection, unless it went back to the pool, and let the next one have its place."""
+        """Cut a connection and let the next one have its place."""
         self._terminated += checkout.cut()
         self._slots.give()
 
@@ -261,6 +261,7 @@ class Pool:
             self._dirty.add(connection)
         try:
             if connection.is_closed():
+                checkout.cut()
                 return
             async with asyncio.timeout(self.spec.release_timeout_s):
                 if connection.is_in_transaction():
@@ -268,10 +269,14 @@ class Pool:
                     await connection.execute("ROLLBACK")
                 # Its own timeout too: the driver shields this from ours.
                 await pool.release(checkout._wrapper, timeout=self.spec.release_timeout_s)
-        except Exception:
-            pass  # whatever keeps it from being fit for the next user: it is cut, and who gave it back has lost nothing
+        except BaseException as error:
+            # Whatever keeps it from being fit for the next user: it is cut, and who gave it back has lost nothing.
+            self._terminated += 1
+            checkout.cut()
+            if not isinstance(error, Exception):
+                raise
         finally:
-            self._drop(checkout)
+            self._slots.give()
 
     async def _on_return(self, connection: Connection) -> None:
         """In place of the driver's reset query, when a statement under cancellation and a transaction are over."""
