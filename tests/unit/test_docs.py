@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
+import click
+import msgspec
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+from consumers.cli import main
+from consumers.config import FleetConfig, parse, settings
+from consumers.config.quantities import Seconds
+from consumers.config.settings import Settings
+from consumers.telemetry import outcome_label
+from inbox.durations import text as written
+from inbox.states import TRANSITIONS
+from tests.support.pages import DOCS, PAGES, ROOT, Block, blocks
+from tests.unit.test_lane import FATES
 
 _ENTRY = re.compile(r"^### (F\d+) (.+)$", re.MULTILINE)
 _NAMED_TEST = re.compile(r"^- `(tests/[\w/]+\.py)::(\w+)`$")
@@ -75,3 +86,170 @@ def test_every_link_leads_somewhere() -> None:
 def slug(heading: str) -> str:
     """Return the anchor that a heading gets on the usual forges."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def table(page: str, *columns: str) -> list[list[str]]:
+    """Return the rows of the one table of a page that begins with these columns, backquotes removed."""
+    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
+    starts = [number for number, line in enumerate(lines) if cells(line)[: len(columns)] == list(columns)]
+    assert len(starts) == 1, f"{page} has {len(starts)} tables with the columns {columns}"
+    rows = []
+    for line in lines[starts[0] + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip("`") for cell in cells(line)])
+    return rows
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
+
+
+def test_the_states_are_those_of_the_code() -> None:
+    rows = [tuple(row[:3]) for row in table("lifecycle.md", "from", "event", "to")]
+    assert rows == [(state.value, event.value, after.value) for (state, event), after in TRANSITIONS.items()]
+
+
+def test_what_becomes_of_a_delivery_is_what_a_lane_does() -> None:
+    done: dict[str, set[str]] = {"unavailable": {"keep"}}
+    for outcome, fate in FATES:
+        done.setdefault(outcome_label(outcome), set()).add(fate.partition(":")[0])
+    done["aborted"].add("park")  # the same case as `waiting`, whose pause alone decides
+    said = {label: set(verbs.replace("`", "").split(" or ")) for label, verbs, *_ in table("lifecycle.md", "outcome")}
+    assert said == done
+
+
+def test_every_block_has_a_language_that_is_checked() -> None:
+    assert {block.language for block in blocks()} <= {"python", "toml", "sh", "sql", "json"}
+    assert len(blocks("python")) >= 1 and len(blocks("toml")) >= 1 and len(blocks("sh")) >= 2
+
+
+@pytest.mark.parametrize("block", blocks("toml"), ids=str)
+def test_every_configuration_can_be_read(block: Block) -> None:
+    text = block.text
+    if "[service]" not in text:  # a part, shown within the whole of the README
+        (whole,) = [each.text for each in blocks("toml") if each.page.name == "README.md"]
+        tables = re.findall(r"^\[([^\]]+)\]", text, re.MULTILINE)
+        assert tables, f"{block} names no table"
+        text = _without(whole, tables) + text
+    config = parse(text, file=str(block))
+    assert config.consumers
+
+
+def _without(text: str, tables: list[str]) -> str:
+    parts = re.split(r"^(?=\[)", text, flags=re.MULTILINE)
+    return "".join(part for part in parts if not any(part.startswith(f"[{name}]") for name in tables))
+
+
+@pytest.mark.parametrize("block", blocks("sh"), ids=str)
+def test_every_command_exists_with_its_options(block: Block) -> None:
+    for line in block.text.replace("\\\n", " ").splitlines():
+        for part in re.split(r"&&|\|\|", line):
+            words = shlex.split(part, comments=True)
+            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                words.pop(0)
+            if words:
+                _check_command(str(block), words)
+
+
+def _check_command(where: str, words: list[str]) -> None:
+    name, *arguments = words
+    if name == "inbox-fleet":
+        command: click.Command = main
+        while isinstance(command, click.Group):
+            assert arguments and arguments[0] in command.commands, f"{where}: {words} is no command"
+            command = command.commands[arguments.pop(0)]
+        command.make_context(name, arguments, resilient_parsing=True)  # raises for an option that does not exist
+    elif name.startswith("scripts/"):
+        script = ROOT / name
+        assert os.access(script, os.X_OK), f"{where}: {name} cannot be executed"
+        source = "".join(path.read_text("utf-8") for path in (script, script.with_suffix(".py")) if path.is_file())
+        for option in arguments:
+            assert option.split("=")[0] in source, f"{where}: {name} does not know {option}"
+    else:
+        assert name in {"curl", "rabbitmqctl"}, f"{where}: {name} is no command that these pages explain"
+        if name == "rabbitmqctl":
+            assert set(words) & {"list_queues", "list_policies", "set_policy", "clear_policy"}, f"{where}: {words}"
+
+
+def test_the_first_screen_of_the_readme_leads_to_two_commands() -> None:
+    first = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## ")[0]
+    (commands,) = re.findall(r"```sh\n(.*?)```", first, re.DOTALL)
+    assert commands.split() == ["scripts/demo", "scripts/test"]
+
+
+TABLES: dict[str, type[Settings]] = {
+    "[service]": settings.ServiceSettings,
+    "[database]": settings.DatabaseSettings,
+    "[database.housekeeping]": settings.HousekeepingSettings,
+    "[broker]": settings.BrokerSettings,
+    "[pools.NAME]": settings.PoolSettings,
+    "[consumers.NAME]": settings.ConsumerSettings,
+    "[[consumers.NAME.bindings]]": settings.Binding,
+    '[consumers.NAME.types."TYPE"]': settings.TypeSettings,
+    "[breaker]": settings.BreakerSettings,
+    "[drain]": settings.DrainSettings,
+    "[http]": settings.HttpSettings,
+    "[log]": settings.LogSettings,
+    "[receipts]": settings.ReceiptSettings,
+    "[members]": settings.MemberSettings,
+}
+TABLES_INSIDE = {"[database.housekeeping]"}
+NAMED_BY_THEIR_TABLE = (settings.PoolSettings, settings.ConsumerSettings)
+WORKED_OUT = {
+    (settings.ConsumerSettings, "pool"): "the consumer's name",
+    (settings.ConsumerSettings, "key_name"): "the consumer's name",
+    (settings.ConsumerSettings, "look_ahead"): "a quarter of the lanes, at least 2",
+}
+
+
+def test_every_table_of_the_configuration_is_explained() -> None:
+    explained = set(_sections())
+    assert TABLES.keys() <= explained
+    of_the_file = {field.name for field in msgspec.structs.fields(FleetConfig)} - {"file"}
+    assert {name.strip("[]").split(".")[0] for name in TABLES} == of_the_file
+    known = set(TABLES.values())
+    structs = {each for each in vars(settings).values() if isinstance(each, type) and issubclass(each, Settings)}
+    assert structs - {Settings} == known
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_key_stands_there_with_its_default(name: str) -> None:
+    struct, inside = TABLES[name], {each.split(".")[-1].rstrip("]") for each in TABLES_INSIDE}
+    expected = {
+        field.encode_name: _default(struct, field)
+        for field in msgspec.structs.fields(struct)
+        if field.encode_name not in inside and not (field.name == "name" and struct in NAMED_BY_THEIR_TABLE)
+    }
+    rows = [cells(line) for line in _sections()[name].splitlines() if line.startswith("| `")]
+    assert {row[0].strip("`"): row[1].strip("`") for row in rows} == expected
+    assert all(len(row) == 3 and row[2] for row in rows)
+
+
+def _sections() -> dict[str, str]:
+    text = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    titles = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    return dict(zip(titles, re.split(r"^## .+$", text, flags=re.MULTILINE)[1:], strict=True))
+
+
+def _default(struct: type[Settings], field: msgspec.structs.FieldInfo) -> str:
+    if (struct, field.name) in WORKED_OUT:
+        return WORKED_OUT[struct, field.name]
+    if field.required:
+        return "required"
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    return _written(value)
+
+
+def _written(value: object) -> str:
+    match value:
+        case None | () | MappingProxyType():
+            return "none"
+        case Seconds():
+            return f'"{written(value)}"'
+        case tuple():
+            return f"[{', '.join(_written(each) for each in value)}]"
+        case str():
+            return f'"{value}"'
+        case _:
+            return str(value)
