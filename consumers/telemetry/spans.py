@@ -42,10 +42,6 @@ class Spans:
         self._provider: trace.TracerProvider | None = None
         self._tracer: Tracer | None = None
 
-    def recording(self) -> bool:
-        """Return whether anybody wants spans."""
-        return self._current_tracer() is not None
-
     def process(
         self,
         *,
