@@ -264,6 +264,8 @@ class Pool:
                 checkout.cut()
                 return
             async with asyncio.timeout(self.spec.release_timeout_s):
+                # What is known of its transaction is from before a statement that was cancelled since.
+                await connection._protocol._wait_for_cancellation()  # type: ignore[attr-defined]  # it has no public way
                 if connection.is_in_transaction():
                     # The driver would do the same, and report it to the event loop as an error.
                     await connection.execute("ROLLBACK")
