@@ -16,10 +16,11 @@ import msgspec
 import pytest
 
 from consumers.cli import main
+from consumers.cli.exits import Exit
 from consumers.config import FleetConfig, parse, settings
 from consumers.config.quantities import Seconds
 from consumers.config.settings import Settings
-from consumers.telemetry import outcome_label
+from consumers.telemetry import names, outcome_label
 from inbox.durations import text as written
 from inbox.states import TRANSITIONS
 from tests.support.pages import DOCS, PAGES, ROOT, Block, blocks
@@ -253,3 +254,34 @@ def _written(value: object) -> str:
             return f'"{value}"'
         case _:
             return str(value)
+
+
+def test_the_exit_codes_are_those_of_the_commands() -> None:
+    assert table("operations.md", "exit code") == [[str(code.value), code.meaning] for code in Exit]
+
+
+def test_the_metrics_are_those_that_are_served() -> None:
+    metrics = [metric for metric in vars(names).values() if isinstance(metric, names.Metric)]
+    said = [[metric.name, metric.unit.strip("{}") or "–", metric.description] for metric in metrics]
+    assert table("operations.md", "metric") == said
+
+
+NAMED_BY_STATE = {"subscription.waiting", "subscription.queue_missing", "subscription.topology_mismatch"}
+"""The one place that makes an event's name puts a state into it."""
+
+
+def test_the_log_events_are_those_of_the_code() -> None:
+    assert sorted(row[0] for row in table("operations.md", "event", "says")) == sorted(_events() | NAMED_BY_STATE)
+
+
+def _events() -> set[str]:
+    found = set()
+    for package in ("consumers", "inbox", "pools"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    if node.func.attr not in {"debug", "info", "warning", "error", "exception", "log", "_warn"}:
+                        continue
+                    words = [each.value for each in node.args if isinstance(each, ast.Constant)]
+                    found |= {word for word in words if re.fullmatch(r"[a-z_]+\.[a-z_]+", str(word))}
+    return found
