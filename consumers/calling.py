@@ -20,10 +20,14 @@ from inbox import Attempt, Reject, Tx
 class Call:
     """One message's call.
 
+    :param consumer: the consumer's name, for people; a message keeps the name that its key was made with.
     :param ignore_unknown: what becomes of a type without a handler: processed without effects, or rejected.
     """
 
-    def __init__(self, decoded: Decoded | Malformed, routes: Routes, *, ignore_unknown: bool, span: Span) -> None:
+    def __init__(
+        self, decoded: Decoded | Malformed, routes: Routes, *, consumer: str, ignore_unknown: bool, span: Span
+    ) -> None:
+        self._consumer = consumer
         self._decoded = decoded
         self._routes = routes
         self._ignore_unknown = ignore_unknown
@@ -43,9 +47,9 @@ class Call:
             if self._ignore_unknown:
                 return
             named = f"type {message.type!r}" if message.type else "a message that names no type"
-            raise Reject(f"{message.consumer} has no handler for {named}")
+            raise Reject(f"{self._consumer} has no handler for {named}")
         bind_attempt(
-            consumer=message.consumer,
+            consumer=self._consumer,
             message_id=message.message_id,
             type=message.type,
             attempt=attempt.number,

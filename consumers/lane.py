@@ -129,7 +129,13 @@ class Lane:
         began = perf_counter()
         correlation_id = decoded.correlation_id if isinstance(decoded, Decoded) else None
         with tools.telemetry.process(message, redelivered=redelivered, correlation_id=correlation_id) as span:
-            call = Call(decoded, tools.routes, ignore_unknown=tools.plan.settings.unknown_types == "ignore", span=span)
+            call = Call(
+                decoded,
+                tools.routes,
+                consumer=tools.plan.name,
+                ignore_unknown=tools.plan.settings.unknown_types == "ignore",
+                span=span,
+            )
             outcome = await tools.inbox.attempt(
                 message, tools.plan.policy_for(message.type), call, redelivered=redelivered
             )
@@ -195,7 +201,7 @@ class Lane:
         tools = self._tools
         while not delivery.settlement.is_void:
             try:
-                with tools.telemetry.publishing(f"{delivery.queue}.park"):
+                with tools.telemetry.publishing(f"{delivery.queue}.park", traceparent=decoded.message.traceparent):
                     step = await tools.parking.park(
                         delivery,
                         remaining_s=remaining_s,

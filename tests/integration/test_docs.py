@@ -66,7 +66,7 @@ async def delivered(one: Process, consumer: Consumer, body: bytes, *, message_id
     telemetry = Telemetry.create("billing", "0", schema=1).consumer(consumer.name, queue="billing.invoices", types=())
     async with consumer.open(start_timeout_s=5, stop_timeout_s=5) as resources:
         with telemetry.process(decoded.message, redelivered=False, correlation_id=None) as span:
-            call = Call(decoded, consumer.resolve(resources), ignore_unknown=False, span=span)
+            call = Call(decoded, consumer.resolve(resources), consumer=consumer.name, ignore_unknown=False, span=span)
             return await one.attempt(decoded.message, call, NO_PAUSE)
 
 
