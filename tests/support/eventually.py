@@ -58,6 +58,26 @@ async def eventually(
         await asyncio.sleep(every_s)
 
 
+async def throughout(
+    condition: Callable[[], Awaitable[object]], for_s: float, *, what: str, every_s: float = 0.2
+) -> None:
+    """Let time pass, and fail as soon as a fact does not hold during it.
+
+    Args:
+        condition: A function that returns an awaitable; the fact holds if that becomes true and raises nothing.
+        for_s: Seconds during which it must hold.
+        what: The fact in words, for the failure.
+        every_s: Seconds between two questions.
+
+    Raises:
+        AssertionError: It did not hold.
+    """
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < for_s:
+        assert await condition(), f"{what} did not hold after {passed:.1f} of {for_s:g} s"
+        await asyncio.sleep(min(every_s, for_s - passed))
+
+
 def _words(condition: Callable[[], object]) -> str:
     try:
         return " ".join(inspect.getsource(condition).split())
