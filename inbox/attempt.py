@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 from uuid import UUID
 
 import structlog
@@ -26,8 +28,8 @@ from inbox.claiming import Claim, CommitUnknown, StatementFailed, describe, open
 from inbox.company import Company
 from inbox.debts import Debt, Debts
 from inbox.envelope import Attempt, Message
-from inbox.faults import Fault, in_handler
-from inbox.judging import Failure, broken, charged, outcome_of, refused
+from inbox.faults import Fault
+from inbox.judging import Failure, broken, judge, outcome_of, refused
 from inbox.outcomes import (
     Absorbed,
     Contended,
@@ -36,8 +38,6 @@ from inbox.outcomes import (
     Ended,
     Outcome,
     Processed,
-    Reject,
-    Retry,
     Stopped,
     Unavailable,
     Undecided,
@@ -46,15 +46,13 @@ from inbox.outcomes import (
 from inbox.points import armed, reach
 from inbox.policy import Policy
 from inbox.recording import record_elsewhere, record_in_place
-from inbox.running import GivenUp, Handle, Raised, Returned, Runner, TimedOut
-from inbox.safe_text import safe
-from inbox.states import AttemptOutcome, State
+from inbox.running import GivenUp, Handle, Returned, Runner, TimedOut
+from inbox.states import State
 from inbox.tx import Tx
 from pools import Pool, PoolError, work
 
 log = structlog.get_logger(__name__)
 
-_NOW = (0.0,)
 _RERUN_PAUSE_S = 0.05
 
 
@@ -116,18 +114,19 @@ class Inbox:
             return _unavailable(error, started=False)
         reach("claim.answered")
         claim = Claim(message, policy, self._member_id, checkout, Attempt(1, 1, claim_id), counted=False, alone=alone)
-        match tag:
-            case "SELECT 0":
-                return await self._supervised(claim, handle)
-            case "SELECT 1":
-                return await self._leave(claim, statements.ROLLBACK, Contended())
-            case "SELECT 2":
-                return await self._leave(claim, statements.COMMIT, Duplicate())
-            case "SELECT 3":
-                return await self._leave(claim, statements.ROLLBACK, _OnRecord())
-            case _:
-                checkout.terminate()
-                return Unavailable(fault=f"the claim was answered by {tag!r}", started=False)
+        async with self._supervised(claim):
+            match tag:
+                case "SELECT 0":
+                    return await self._run(claim, handle)
+                case "SELECT 1":
+                    return await self._leave(claim, statements.ROLLBACK, Contended())
+                case "SELECT 2":
+                    return await self._leave(claim, statements.COMMIT, Duplicate())
+                case "SELECT 3":
+                    return await self._leave(claim, statements.ROLLBACK, _OnRecord())
+                case _:
+                    checkout.terminate()
+                    return Unavailable(fault=f"the claim was answered by {tag!r}", started=False)
 
     async def _counted(self, message: Message, policy: Policy, handle: Handle, *, alone: bool) -> _Step:
         claim_id = uuid_utils.compat.uuid7()
@@ -137,13 +136,16 @@ class Inbox:
             return _unavailable(error, started=False)
         reach("claim.answered")
         claim = Claim(message, policy, self._member_id, checkout, Attempt(0, 0, claim_id), counted=True, alone=alone)
-        if tag != "SELECT 0":
+        async with self._supervised(claim):
+            if tag == "SELECT 0":
+                return await self._start(claim, handle)
             await checkout.release()
-            return (
-                Contended()
-                if tag == "SELECT 1"
-                else Unavailable(fault=f"the lock was answered by {tag!r}", started=False)
-            )
+            if tag == "SELECT 1":
+                return Contended()
+            return Unavailable(fault=f"the lock was answered by {tag!r}", started=False)
+
+    async def _start(self, claim: Claim, handle: Handle) -> _Step:
+        """Ask for the verdict about this copy and, if its start was counted, run it."""
         try:
             starting = asyncio.ensure_future(claim.start())
             if armed():
@@ -153,21 +155,17 @@ class Inbox:
         except StatementFailed as error:
             # The start may have been committed: if the session is lost, so is the answer.
             self._owe(claim)
-            checkout.terminate()
+            claim.checkout.terminate()
             return _unavailable(error, started=False)
-        except asyncio.CancelledError:
-            self._owe(claim)
-            checkout.terminate()
-            raise
         match started.verdict:
             case "run":
                 reach("start.committed")
-                claim.attempt = Attempt(started.number, started.generation, claim_id)
+                claim.attempt = Attempt(started.number, started.generation, claim.attempt.claim_id)
                 try:
-                    await claim.call(statements.begin(claim_id))
+                    await claim.call(statements.begin(claim.attempt.claim_id))
                 except StatementFailed as error:
                     return self._lost(claim, error)
-                return await self._supervised(claim, handle)
+                return await self._run(claim, handle)
             case "duplicate":
                 step: _Step = Duplicate()
             case "terminal":
@@ -196,9 +194,10 @@ class Inbox:
 
     # The attempt itself.
 
-    async def _supervised(self, claim: Claim, handle: Handle) -> Outcome:
+    @asynccontextmanager
+    async def _supervised(self, claim: Claim) -> AsyncIterator[None]:
         try:
-            return await self._run(claim, handle)
+            yield
         except BaseException:
             # The lane is cancelled, or this machine has a bug: either way the session goes, and what was counted is
             # owed.
@@ -213,51 +212,28 @@ class Inbox:
             at_rest = await tx.end()
             if claim.closed:
                 return self._lost(claim, tx.faults[-1] if tx.faults else None)
-            failure: Failure | None = None
-            fault: Fault | None = None
-            match ending:
-                case Returned():
-                    reach("effects.done")
-                    match await self._stamp(claim, tx) if at_rest else broken(tx):
-                        case Failure() as failed:
-                            failure = failed
-                        case Fault() as found:
-                            fault = found
-                        case outcome:
-                            return outcome
-                case Raised(Reject() as answer):
-                    failure = Failure(AttemptOutcome.REJECTED, answer, safe(answer.reason))
-                case Raised(Retry() as answer):
-                    failure = Failure(AttemptOutcome.FAILED, answer, after_s=answer.after_s)
-                case Raised(error):
-                    fault = in_handler(error, tuple(tx.faults), closed=False)
-                    failure = charged(fault, error)
-                case TimedOut(after_s, stuck):
-                    failure = Failure(
-                        AttemptOutcome.TIMED_OUT, TimeoutError(f"the handler ran for more than {after_s:g} s")
-                    )
-                    at_rest = at_rest and not stuck
-                case GivenUp(stuck):
-                    failure = Failure(AttemptOutcome.ABORTED, pacing_s=_NOW)
-                    at_rest = at_rest and not stuck
-                case _:
-                    assert_never(ending)
-            if fault is Fault.RERUN and reruns_left and at_rest:
+            if isinstance(ending, Returned):
+                reach("effects.done")
+                verdict = await self._stamp(claim, tx) if at_rest else broken(tx)
+                if not isinstance(verdict, Failure):
+                    return verdict
+                failure = verdict
+            else:
+                failure = judge(ending, tx)
+                at_rest = at_rest and not (isinstance(ending, (TimedOut, GivenUp)) and ending.stuck)
+            if failure.fault is Fault.RERUN and reruns_left and at_rest:
                 try:
                     await claim.call(statements.roll_back_to(claim.attempt.claim_id))
                 except StatementFailed as lost:
                     return self._lost(claim, lost)
                 await asyncio.sleep(random.uniform(0, _RERUN_PAUSE_S))
                 continue
-            if failure is None:
-                last = tx.faults[-1] if tx.faults else None
-                failure = Failure(AttemptOutcome.ABORTED, last, pacing_s=None if fault is Fault.RERUN else _NOW)
             # A session that forgot its statements is alive but of no use any more.
-            at_rest = at_rest and fault is not Fault.SESSION_LOST
-            return await self._failed(claim, failure, fault, at_rest=at_rest, given_up=isinstance(ending, GivenUp))
+            at_rest = at_rest and failure.fault is not Fault.SESSION_LOST
+            return await self._failed(claim, failure, at_rest=at_rest, given_up=isinstance(ending, GivenUp))
         raise AssertionError("unreachable")
 
-    async def _stamp(self, claim: Claim, tx: Tx) -> Outcome | Failure | Fault:
+    async def _stamp(self, claim: Claim, tx: Tx) -> Outcome | Failure:
         """Commit effects and receipt together, or say why that cannot be."""
         if tx.broken is not None:
             return broken(tx)
@@ -272,27 +248,21 @@ class Inbox:
             claim.checkout.terminate()
             return Unknown(fault=str(error))
         except StatementFailed as error:
-            return self._refused(claim, tx, error)
+            verdict = refused(error, tx)
+            if not isinstance(verdict, Failure):
+                self._owe(claim)
+                claim.checkout.terminate()
+            return verdict
         await claim.close()
         return Processed(claim.attempt.number)
 
-    def _refused(self, claim: Claim, tx: Tx, refusal: StatementFailed) -> Outcome | Failure | Fault:
-        verdict = refused(refusal, tx)
-        if isinstance(verdict, (Duplicate, Unknown)):
-            claim.checkout.terminate()
-        return verdict
-
     # Attempts without effects.
 
-    async def _failed(
-        self, claim: Claim, failure: Failure, fault: Fault | None, *, at_rest: bool, given_up: bool
-    ) -> Outcome:
-        if given_up and not claim.counted:
+    async def _failed(self, claim: Claim, failure: Failure, *, at_rest: bool, given_up: bool) -> Outcome:
+        paused = failure.fault is Fault.PAUSE
+        if (given_up or paused) and not claim.counted:
             claim.checkout.terminate()
-            return Stopped()
-        if fault is Fault.PAUSE and not claim.counted:
-            claim.checkout.terminate()
-            return Unavailable(fault=describe(failure.error) if failure.error else "unknown", started=True)
+            return Stopped() if given_up else _unavailable(failure.error, started=True)
         try:
             recorded = await record_in_place(claim, failure) if at_rest else None
             if recorded is None:
@@ -301,14 +271,12 @@ class Inbox:
         except (StatementFailed, CommitUnknown, PoolError) as error:
             self._owe(claim)
             claim.checkout.terminate()
-            if fault is Fault.PAUSE:
+            if paused:
                 return _unavailable(error, started=True)
             return Stopped() if given_up else Unknown(fault=str(error))
         if given_up:
             return Stopped()
-        if fault is Fault.PAUSE:
-            return Unavailable(fault=describe(failure.error) if failure.error else "unknown", started=True)
-        return outcome_of(recorded, failure)
+        return _unavailable(failure.error, started=True) if paused else outcome_of(recorded, failure)
 
     def _lost(self, claim: Claim, error: BaseException | None) -> Outcome:
         self._owe(claim)
@@ -316,10 +284,12 @@ class Inbox:
         return Unknown(fault="SessionLost" if error is None else describe(getattr(error, "error", error)))
 
     def _owe(self, claim: Claim) -> None:
-        if claim.counted:
+        if claim.may_be_started:
             self._debts.add(Debt(claim.message.key, claim.attempt.claim_id, claim.policy.pacing_s))
 
 
-def _unavailable(error: Exception, *, started: bool) -> Unavailable:
-    log.warning("attempt.unavailable", fault=str(error), started=started)
-    return Unavailable(fault=describe(error.error if isinstance(error, StatementFailed) else error), started=started)
+def _unavailable(error: BaseException | None, *, started: bool) -> Unavailable:
+    cause = error.error if isinstance(error, StatementFailed) else error
+    fault = "unknown" if cause is None else describe(cause)
+    log.warning("attempt.unavailable", fault=str(error) if isinstance(error, PoolError) else fault, started=started)
+    return Unavailable(fault=fault, started=started)

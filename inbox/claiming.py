@@ -88,6 +88,8 @@ class Claim:
     counted: bool
     alone: bool
     opened_at: float = field(default_factory=monotonic)
+    may_be_started: bool = False
+    """A counted start was sent, and nothing says that it is not on record: lost now, the attempt is owed."""
 
     @property
     def connection(self) -> asyncpg.Connection[Any]:
@@ -109,6 +111,7 @@ class Claim:
     async def start(self) -> Started:
         """Ask for the counted path's verdict, which commits the start if it is `run`."""
         policy, message = self.policy, self.message
+        self.may_be_started = True
         row = await self._fetchrow(
             _START,
             message.key,
@@ -121,6 +124,7 @@ class Claim:
             list(policy.pacing_s),
             EARLY_TOLERANCE_S,
         )
+        self.may_be_started = row["verdict"] == "run"
         return Started(row["verdict"], row["number"], row["generation"], row["remaining_s"], row["state"])
 
     async def record(

@@ -5,27 +5,54 @@ Pure: looks at errors and at the tx they passed through, and writes nothing.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import assert_never
 
 from inbox.claiming import Recorded, StatementFailed
 from inbox.errors import TxBroken
 from inbox.faults import Fault, in_handler, what_aborted
-from inbox.outcomes import Duplicate, Ended, Unknown, Waiting
-from inbox.safe_text import error_class
+from inbox.outcomes import MAX_WAIT_S, Duplicate, Ended, Reject, Retry, Unknown, Waiting
+from inbox.running import GivenUp, Raised, TimedOut
+from inbox.safe_text import error_class, error_text
 from inbox.states import AttemptOutcome, State
 from inbox.tx import Tx
+
+_NOW = (0.0,)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An attempt without effects, as it will be recorded."""
+    """An attempt without effects, as it will be recorded.
+
+    :param fault: whose it is, where a database error ended the attempt.
+    """
 
     outcome: AttemptOutcome
     error: BaseException | None = None
+    fault: Fault | None = None
     reason: str | None = None
     after_s: float | None = None
     pacing_s: tuple[float, ...] | None = None
+
+
+def judge(ending: Raised | TimedOut | GivenUp, tx: Tx) -> Failure:
+    """Return what the end of a handler that did not return is worth."""
+    match ending:
+        case Raised(Reject() as answer):
+            return Failure(AttemptOutcome.REJECTED, answer, reason=_reason(answer))
+        case Raised(Retry() as answer):
+            return Failure(AttemptOutcome.FAILED, answer, after_s=_after_s(answer))
+        case Raised(error):
+            faults = tuple(tx.faults)
+            return _failure(in_handler(error, faults, closed=False), error)
+        case TimedOut(after_s):
+            late = TimeoutError(f"the handler ran for more than {after_s:g} s")
+            return Failure(AttemptOutcome.TIMED_OUT, late)
+        case GivenUp():
+            return Failure(AttemptOutcome.ABORTED, pacing_s=_NOW)
+        case _:
+            assert_never(ending)
 
 
 def broken(tx: Tx) -> Failure:
@@ -35,11 +62,24 @@ def broken(tx: Tx) -> Failure:
     )
 
 
-def _swallowed(tx: Tx, error: BaseException) -> Failure | Fault:
+def _reason(answer: Reject) -> str:
+    # A subclass may have forgotten what its base class keeps.
+    reason = getattr(answer, "reason", None)
+    return reason if isinstance(reason, str) else error_text(answer)
+
+
+def _after_s(answer: Retry) -> float | None:
+    after_s = getattr(answer, "after_s", None)
+    if not isinstance(after_s, (int, float)) or not math.isfinite(after_s):
+        return None
+    return min(max(after_s, 0.0), MAX_WAIT_S)
+
+
+def _swallowed(tx: Tx, error: BaseException) -> Failure:
     cause = what_aborted(error, tuple(tx.faults))
-    fault = in_handler(cause, (cause,), closed=False)
-    if fault not in (Fault.HANDLER, Fault.TIME_IS_UP):
-        return fault
+    failure = _failure(in_handler(cause, (cause,), closed=False), cause)
+    if failure.outcome is AttemptOutcome.ABORTED:
+        return failure
     swallowed = TxBroken(
         "the handler swallowed a database error and returned: it aborted the transaction, so nothing can be committed; "
         "let the error pass, or use `async with tx.savepoint()` around what may fail"
@@ -48,15 +88,17 @@ def _swallowed(tx: Tx, error: BaseException) -> Failure | Fault:
     return Failure(AttemptOutcome.FAILED, swallowed)
 
 
-def charged(fault: Fault, error: BaseException) -> Failure | None:
-    """Return the failure that is charged for an error, or None if nobody is."""
+def _failure(fault: Fault, error: BaseException) -> Failure:
     match fault:
         case Fault.HANDLER:
-            return Failure(AttemptOutcome.FAILED, error)
+            return Failure(AttemptOutcome.FAILED, error, fault)
         case Fault.TIME_IS_UP:
-            return Failure(AttemptOutcome.TIMED_OUT, error)
-        case Fault.RERUN | Fault.SESSION_LOST | Fault.PAUSE:
-            return None
+            return Failure(AttemptOutcome.TIMED_OUT, error, fault)
+        case Fault.RERUN:
+            return Failure(AttemptOutcome.ABORTED, error, fault)
+        case Fault.SESSION_LOST | Fault.PAUSE:
+            # What stood in the way is not there any more when the next attempt starts.
+            return Failure(AttemptOutcome.ABORTED, error, fault, pacing_s=_NOW)
         case _:
             assert_never(fault)
 
@@ -81,7 +123,7 @@ def _of_our_tables(error: BaseException) -> bool:
     return getattr(error, "schema_name", None) == "inbox" and table.startswith(("receipt", "message", "attempt"))
 
 
-def refused(refusal: StatementFailed, tx: Tx) -> Duplicate | Unknown | Failure | Fault:
+def refused(refusal: StatementFailed, tx: Tx) -> Duplicate | Unknown | Failure:
     """Say whose fault it is that the server refused the stamp; nothing was committed."""
     error = refusal.error
     ours = _of_our_tables(error)
@@ -98,5 +140,4 @@ def refused(refusal: StatementFailed, tx: Tx) -> Duplicate | Unknown | Failure |
                 AttemptOutcome.FAILED, TxBroken("the handler ended the attempt's transaction: nothing of it is stamped")
             )
     # What is left is a constraint or a trigger that the handler deferred, or the state of the server.
-    fault = refusal.fault if ours else in_handler(error, (error,), closed=False)
-    return charged(fault, error) or fault
+    return _failure(refusal.fault if ours else in_handler(error, (error,), closed=False), error)

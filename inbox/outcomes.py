@@ -13,6 +13,9 @@ from typing import TypeAlias
 from inbox.durations import seconds
 from inbox.states import State
 
+MAX_WAIT_S = 366 * 86_400.0
+"""The longest that a message may be told to wait: whatever is meant by more, no broker keeps it that long."""
+
 
 class Reject(Exception):
     """Raised by a handler: this message can never be processed. It becomes `rejected`, bytes kept.
@@ -28,13 +31,16 @@ class Reject(Exception):
 class Retry(Exception):
     """Raised by a handler: undo my effects and try again. Charged like any failure.
 
-    :param after: wait at least this long; seconds, or a duration such as "10m". None: the consumer's pacing decides.
+    :param after: wait at least this long, a year at most; seconds, or a duration such as "10m". None: the consumer's
+        pacing decides.
     :param reason: said to operators.
     """
 
     def __init__(self, reason: str = "the handler asked for a retry", *, after: float | str | None = None) -> None:
         self.reason = reason
         self.after_s: float | None = None if after is None else seconds(after)
+        if self.after_s is not None and self.after_s > MAX_WAIT_S:
+            raise ValueError(f"a message cannot wait for {after!r}: a year is the most")
         super().__init__(reason)
 
 

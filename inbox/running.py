@@ -118,9 +118,10 @@ class Runner:
 async def _call(handle: Handle, attempt: Attempt, tx: Tx) -> Ending:
     try:
         await handle(attempt, tx)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
         raise
-    except (Exception, SystemExit) as error:
-        # SystemExit too: left alone it would leave the event loop and take every other attempt with it.
+    except BaseException as error:
+        # SystemExit too, and whatever is meant to get past `except Exception`: left alone it would take the lane, or
+        # the event loop, and every other attempt with it.
         return Raised(error)
     return Returned()

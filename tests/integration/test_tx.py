@@ -404,7 +404,7 @@ async def test_every_call_fails_once_the_session_is_lost_and_nothing_reconnects_
         for call in (tx.execute, tx.fetch, tx.fetchrow, tx.fetchval):
             try:
                 await call("select 1")
-            except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
                 errors.append(error)
 
     assert isinstance(await one.attempt(message(), Handler(lose)), Unknown)

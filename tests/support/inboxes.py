@@ -36,7 +36,8 @@ def message(message_id: str = "m-1", **differences: Any) -> Message:
         "exchange": "shop",
         "routing_key": "order.placed",
     } | differences
-    fields.setdefault("key", message_key(fields["consumer"], fields["source"], fields["message_id"]))
+    if "key" not in fields:
+        fields["key"] = message_key(fields["consumer"], fields["source"], fields["message_id"])
     return Message(**fields)
 
 

@@ -412,6 +412,10 @@ begin
     if not pg_try_advisory_xact_lock(inbox.lock_id(p_key)) then
         return false;
     end if;
+    if exists (select from inbox.receipt r where r.key = p_key) then
+        delete from inbox.message o where o.key = p_key;
+        return true;
+    end if;
     select * into m from inbox.message o where o.key = p_key and o.finished_at is null for update;
     if not found then
         return true;
