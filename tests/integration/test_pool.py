@@ -9,11 +9,22 @@ from time import monotonic
 import asyncpg
 import pytest
 
-from pools import NestedAcquire, PoolNotOpen, Pools, PoolSpec, PoolTimeout, work
+from pools import (
+    NestedAcquire,
+    PoolNotOpen,
+    Pools,
+    PoolSpec,
+    PoolTimeout,
+    detect_transaction_pooler,
+    work,
+)
 from tests.support.databases import Database
 from tests.support.eventually import eventually
 from tests.support.pools import at_rest, open_pool, session
-from tests.support.relay import RelayBefore
+from tests.support.relay import Direction, RelayBefore
+
+TERMINATE = b"X\x00\x00\x00\x04"
+"""The message by which a client says farewell."""
 
 
 async def test_a_pools_sessions_bear_its_name_and_its_settings(empty_database: Database) -> None:
@@ -107,6 +118,17 @@ async def test_a_server_that_does_not_let_us_in_is_no_pool_that_is_too_small(
             await pool.checkout()
         assert 0.4 <= monotonic() - began < 2
         assert at_rest(pool)
+
+
+async def test_a_server_that_is_reached_directly_is_taken_for_no_pooler(
+    empty_database: Database, relay_before: RelayBefore
+) -> None:
+    assert not await detect_transaction_pooler(empty_database.url)
+    relay = await relay_before(empty_database.url)
+    assert not await detect_transaction_pooler(relay.url(empty_database.url))
+    relay.half_open()
+    with pytest.raises(TimeoutError):
+        await detect_transaction_pooler(relay.url(empty_database.url), deadline_s=0.2)
 
 
 # Nesting.
@@ -377,6 +399,21 @@ async def test_who_opens_a_session_while_a_pool_closes_is_told_and_leaves_none(
         with pytest.raises(PoolNotOpen):
             await opening
         await eventually(lambda: _none_left(empty_database))
+
+
+async def test_who_opens_a_session_while_a_pool_closes_does_not_wait_for_a_farewell(
+    empty_database: Database, relay_before: RelayBefore
+) -> None:
+    relay = await relay_before(empty_database.url)
+    async with open_pool(relay.url(empty_database.url)) as pool:
+        relay.half_open()
+        opening = asyncio.create_task(pool.checkout())
+        await eventually(lambda: relay.connections)
+        await pool.close(0.1)
+        relay.hold_on(TERMINATE, Direction.TO_SERVER)
+        relay.heal()
+        with pytest.raises(PoolNotOpen):
+            await asyncio.wait_for(opening, 2)
 
 
 async def test_all_pools_close_at_the_same_time(empty_database: Database) -> None:

@@ -56,7 +56,8 @@ async def test_a_pool_works_with_fewer_connections_and_recovers_when_there_are_m
             assert (now.open, now.timeouts) == (2, 0)
             assert now.refusals > 0
             await move_limit(empty_database, -1)
-            await eventually(lambda: pool.statistics().open == LANES)
+            # One more within a second, and all of them as soon as that one is there.
+            await eventually(lambda: pool.statistics().open == LANES, within_s=2.5)
             over.set()
         assert pool.statistics().limit == LANES
         assert at_rest(pool)

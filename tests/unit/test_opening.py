@@ -74,8 +74,12 @@ async def test_a_server_that_knows_no_more_keeps_its_first_connection(server: Se
 
 
 async def test_lanes_that_start_together_ask_once(server: Server) -> None:
+    server.letting_in.clear()
     opening = opener()
-    await asyncio.gather(*(opening.open() for _ in range(5)))
+    lanes = [asyncio.create_task(opening.open()) for _ in range(5)]
+    await eventually(lambda: server.connections)
+    server.letting_in.set()
+    await asyncio.gather(*lanes)
     assert sorted(server.knowing) == [False, True, True, True, True, True]
 
 
