@@ -6,6 +6,7 @@
     │   ├── SchemaTooOld
     │   ├── SchemaTooNew
     │   ├── SchemaBusy
+    │   ├── SchemaDenied
     │   └── MigrationChanged
     ├── UnsafeServer         change the named setting: a commit would promise less than this product does
     ├── InvalidTransition    a bug: an event met a state that does not know it
@@ -67,6 +68,17 @@ class SchemaBusy(SchemaError):
         self.waited_s = waited_s
         super().__init__(
             f"another migration of this database still runs after {waited_s:g} s: wait for it, or end its session"
+        )
+
+
+class SchemaDenied(SchemaError):
+    """The role that connects may not make or change the schema."""
+
+    def __init__(self, *, role: str, problem: str) -> None:
+        self.role, self.problem = role, problem
+        super().__init__(
+            f"role {role!r} may not migrate this database ({problem}): run `inbox-fleet migrate` as the role that owns "
+            "the schema `inbox`, or the first time as one with CREATE on the database"
         )
 
 

@@ -18,7 +18,14 @@ from typing import Any
 import asyncpg
 
 from inbox import partitions
-from inbox.errors import MigrationChanged, SchemaBusy, SchemaMissing, SchemaTooNew, SchemaTooOld
+from inbox.errors import (
+    MigrationChanged,
+    SchemaBusy,
+    SchemaDenied,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+)
 from inbox.queries import query
 
 _LOCK = 7310866436
@@ -61,6 +68,8 @@ async def migrate(dsn: str, *, retention_s: float = DEFAULT_RETENTION_S, wait_s:
     :param retention_s: how long receipts are kept; decides how wide new partitions are.
     :param wait_s: how long to wait for another migration of the same database to end.
     :raises SchemaBusy: another migration still runs.
+    :raises SchemaDenied: the role may not do it.
+    :raises ConnectionError: the session was lost.
     :raises MigrationChanged: an applied file is not the one of this build.
     :raises SchemaTooNew: a later build has migrated this database.
     """
@@ -74,6 +83,15 @@ async def migrate(dsn: str, *, retention_s: float = DEFAULT_RETENTION_S, wait_s:
                 await connection.execute(query("note_migration"), migration.number, migration.name, migration.checksum)
             applied.append(migration)
         await partitions.ensure(connection, retention_s=retention_s)
+    except asyncpg.InterfaceError as error:
+        if not connection.is_closed():
+            raise
+        # The driver's transaction block hides what happened to its connection.
+        raise ConnectionError("the session was lost during a migration, which undoes it: run it again") from error
+    except asyncpg.InsufficientPrivilegeError as error:
+        role = await connection.fetchval(query("current_role"))
+        raise SchemaDenied(role=role, problem=str(error)) from error
+    else:
         return applied
     finally:
         # The lock ends with the session.

@@ -9,9 +9,8 @@ attached around.
 from __future__ import annotations
 
 import asyncio
-import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import asyncpg
 import structlog
@@ -23,13 +22,15 @@ from pools import Pool, PoolError
 log = structlog.get_logger(__name__)
 
 _PARTITIONS = query("receipt_partitions")
+_LOCK = query("lock_partitions")
 _CLOCK = query("clock")
-_UPPER = re.compile(r"TO \('([^']+)'\)")
 _EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 
 PARTITIONS_PER_RETENTION = 3
 AHEAD = 2
 _LOOK_EVERY_S = 600.0
+
+_Span: TypeAlias = tuple[datetime, datetime]
 
 
 def width(retention_s: float) -> timedelta:
@@ -40,27 +41,49 @@ def width(retention_s: float) -> timedelta:
 async def ensure(connection: asyncpg.Connection[Any], *, retention_s: float) -> list[str]:
     """Make the partitions that are missing up to `AHEAD` widths from now, and return their names.
 
-    Bounds continue where the newest partition ends, so that a changed retention leaves no gap and no overlap.
+    Each one is decided and made under one lock. So processes that do this at the same time, with another retention
+    perhaps, leave no gap and no overlap.
     """
-    step = width(retention_s)
-    now = await connection.fetchval(_CLOCK)
     made: list[str] = []
-    upper = await _upper_bound(connection)
-    lower = upper if upper is not None else _EPOCH + ((now - _EPOCH) // step) * step
-    if lower < now - step:
-        lower = now  # nothing was made for so long that the gap lies in the past, where no receipt can fall
-    while lower < now + AHEAD * step:
-        name = f"receipt_{lower:%Y%m%d_%H%M%S}"
-        await _attach(connection, name, lower, lower + step)
-        made.append(name)
-        lower += step
-    return made
+    while True:
+        # Read committed, so that what is seen is what whoever had the lock before has made.
+        async with connection.transaction(isolation="read_committed"):
+            await connection.execute(_LOCK)
+            span = next_span(await _spans(connection), await connection.fetchval(_CLOCK), width(retention_s))
+            if span is None:
+                return made
+            made.append(await _attach(connection, *span))
+
+
+def next_span(spans: list[_Span], now: datetime, step: timedelta) -> _Span | None:
+    """Return the next partition that is missing, or None if enough time ahead is covered.
+
+    :param spans: what is attached, in any order.
+    """
+    lower = covered_until(spans, now)
+    if lower >= now + AHEAD * step:
+        return None
+    if not spans:
+        lower = _EPOCH + ((now - _EPOCH) // step) * step
+    elif lower == now:
+        # Nothing covers this moment. What ended a short while ago goes on; before that no receipt can fall any more.
+        lower = max((upper for _, upper in spans if now - step < upper <= now), default=now)
+    return lower, min((after for after, _ in spans if lower < after < lower + step), default=lower + step)
+
+
+def covered_until(spans: list[_Span], now: datetime) -> datetime:
+    """Return up to when every moment from now on has a partition; `now` if this one has none."""
+    end = now
+    for lower, upper in sorted(spans):
+        if lower <= end < upper:
+            end = upper
+    return end
 
 
 async def runway_s(connection: asyncpg.Connection[Any]) -> float:
-    """Return for how many seconds from now receipts have a partition; zero or less: nothing can be processed."""
-    upper = await _upper_bound(connection)
-    return 0.0 if upper is None else float((upper - await connection.fetchval(_CLOCK)).total_seconds())
+    """Return for how many seconds from now receipts have a partition; zero: nothing can be processed."""
+    now: datetime = await connection.fetchval(_CLOCK)
+    return (covered_until(await _spans(connection), now) - now).total_seconds()
 
 
 async def keep(pool: Pool, *, retention_s: float) -> None:
@@ -76,21 +99,15 @@ async def keep(pool: Pool, *, retention_s: float) -> None:
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
-async def _upper_bound(connection: asyncpg.Connection[Any]) -> datetime | None:
-    bounds = [_UPPER.search(row["bound"]) for row in await connection.fetch(_PARTITIONS)]
-    uppers = [datetime.fromisoformat(bound[1]) for bound in bounds if bound is not None]
-    return max(uppers, default=None)
+async def _spans(connection: asyncpg.Connection[Any]) -> list[_Span]:
+    return [(row["lower"], row["upper"]) for row in await connection.fetch(_PARTITIONS)]
 
 
-async def _attach(connection: asyncpg.Connection[Any], name: str, lower: datetime, upper: datetime) -> None:
-    # Names and bounds are made of digits here, never of anybody's input. Two processes may do this at once: the lock
-    # lets one of them make the table, the other finds it attached.
+async def _attach(connection: asyncpg.Connection[Any], lower: datetime, upper: datetime) -> str:
+    # Names and bounds are made of digits here, never of anybody's input.
+    name = f"receipt_{lower:%Y%m%d_%H%M%S}"
     bounds = f"FROM ('{lower.isoformat()}') TO ('{upper.isoformat()}')"
-    async with connection.transaction():
-        await connection.execute(query("lock_partitions"))
-        attached = {row["name"] for row in await connection.fetch(_PARTITIONS)}
-        if name in attached:
-            return
-        await connection.execute(f"CREATE TABLE IF NOT EXISTS inbox.{name} (LIKE inbox.receipt INCLUDING DEFAULTS)")
-        await connection.execute(f"CREATE UNIQUE INDEX IF NOT EXISTS {name}_key ON inbox.{name} (key)")
-        await connection.execute(f"ALTER TABLE inbox.receipt ATTACH PARTITION inbox.{name} FOR VALUES {bounds}")
+    await connection.execute(f"CREATE TABLE IF NOT EXISTS inbox.{name} (LIKE inbox.receipt INCLUDING DEFAULTS)")
+    await connection.execute(f"CREATE UNIQUE INDEX IF NOT EXISTS {name}_key ON inbox.{name} (key)")
+    await connection.execute(f"ALTER TABLE inbox.receipt ATTACH PARTITION inbox.{name} FOR VALUES {bounds}")
+    return name

@@ -48,6 +48,19 @@ create table inbox.receipt (
     processed_at timestamptz not null default inbox.clock()
 ) partition by range (processed_at);
 
+-- The attached partitions. Their bounds exist only as text, written as the session's settings say; so they are
+-- written and read under settings of the function's own.
+create function inbox.receipt_partitions() returns table (name text, lower timestamptz, upper timestamptz)
+    language sql stable set datestyle = 'ISO' set timezone = 'UTC'
+    as $$
+    select c.relname,
+           (regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''([^'']+)''\)'))[1]::timestamptz,
+           (regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO \(''([^'']+)''\)'))[1]::timestamptz
+      from pg_inherits i
+      join pg_class c on c.oid = i.inhrelid
+     where i.inhparent = 'inbox.receipt'::regclass and not i.inhdetachpending
+$$;
+
 create table inbox.message (
     key                uuid        primary key,
     consumer           text        not null,

@@ -1,12 +1,8 @@
 -- The receipt's partitions.
 
 -- name: receipt_partitions
--- Attached partitions with their bounds as text, oldest first.
-select c.relname as name, pg_get_expr(c.relpartbound, c.oid) as bound
-  from pg_inherits i
-  join pg_class c on c.oid = i.inhrelid
- where i.inhparent = 'inbox.receipt'::regclass and not i.inhdetachpending
- order by c.relname;
+-- Attached partitions with their bounds, oldest first.
+select name, lower, upper from inbox.receipt_partitions() order by lower;
 
 -- name: clock
 -- Database time.

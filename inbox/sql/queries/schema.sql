@@ -12,6 +12,10 @@ select number, name, checksum from inbox.migration order by number;
 -- Remember an applied migration with the checksum of its file.
 insert into inbox.migration (number, name, checksum) values ($1, $2, $3);
 
+-- name: current_role
+-- Who it is that may not do something.
+select current_user;
+
 -- name: try_migration_lock
 -- Polled, never waited for: a waiting session's snapshot would itself block concurrent index builds.
 select pg_try_advisory_lock($1);
