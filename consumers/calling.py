@@ -1,7 +1,7 @@
 """From a claimed message to a call of the user's handler.
 
-This closes over one delivery and is called by the attempt machine, at most once per attempt: it chooses the handler
-by the message's type, binds the attempt to the log lines of this task, and looks at what the handler answered.
+This closes over one delivery and is called by the attempt machine, once for each run of an attempt: it chooses the
+handler by the message's type, binds the attempt to the log lines of this task, and looks at what the handler answered.
 """
 
 from __future__ import annotations

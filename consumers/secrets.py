@@ -101,6 +101,9 @@ def redacted(url: str) -> str:
     """
     try:
         parts = _parts(url)
+        if ":" in parts.path:
+            # A / in the user that was not percent-encoded makes a path of a password.
+            raise Unreadable("its path may be the rest of its account")
     except Unreadable:
         scheme = re.match(r"([a-z][a-z0-9+]{0,15})://", url)
         return f"{scheme[1]}://{HIDDEN}" if scheme else HIDDEN

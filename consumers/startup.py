@@ -14,8 +14,8 @@ from consumers.plan import FleetPlan
 from consumers.secrets import Secret
 from consumers.sizing import pool_specs
 from consumers.topology import verify_topologies
-from inbox import Member, check_server
-from pools import ConnectionBudget, Pool, connection_budget, server_limits
+from inbox import Member, UnsafeServer, check_server
+from pools import ConnectionBudget, Pool, connection_budget, detect_transaction_pooler, server_limits
 
 
 async def verify_database(plan: FleetPlan, url: Secret) -> ConnectionBudget:
@@ -26,6 +26,13 @@ async def verify_database(plan: FleetPlan, url: Secret) -> ConnectionBudget:
     """
     config = plan.config
     with reaching_database(url):
+        if await detect_transaction_pooler(url.reveal(), deadline_s=config.database.connect_timeout_s):
+            raise UnsafeServer(
+                setting="connection",
+                value="a pooler that shares server sessions",
+                allowed="PostgreSQL itself, or a pooler in session mode",
+                why="an attempt's lock and its transaction have to be on one session",
+            )
         connection = await asyncpg.connect(url.reveal(), timeout=config.database.connect_timeout_s)
         try:
             await check_server(connection)

@@ -17,6 +17,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import TypeAlias
 from uuid import UUID
 
@@ -88,7 +89,8 @@ class Inbox:
     async def attempt(self, message: Message, policy: Policy, handle: Handle, *, redelivered: bool) -> Outcome:
         """Try a message once and return what is durable now.
 
-        :param handle: called at most once per attempt, in a task of its own, with the attempt and its tx.
+        :param handle: called once per attempt, in a task of its own, with the attempt and its tx; and again, with a new
+            tx, where a deadlock or the like makes the same attempt run anew.
         :param redelivered: an earlier delivery may have started; such a message is counted before it runs.
         """
         counted, alone = redelivered, False
@@ -206,9 +208,14 @@ class Inbox:
             raise
 
     async def _run(self, claim: Claim, handle: Handle) -> Outcome:
+        # All runs of one attempt share the handler's time, so re-runs make no attempt longer than the broker and the
+        # session allow.
+        left_s = claim.policy.handler_timeout_s
         for reruns_left in range(claim.policy.max_reruns, -1, -1):
             tx = Tx(claim.connection)
-            ending = await self.runner.run(handle, claim.attempt, tx, timeout_s=claim.policy.handler_timeout_s)
+            began = monotonic()
+            ending = await self.runner.run(handle, claim.attempt, tx, timeout_s=left_s)
+            left_s -= monotonic() - began
             at_rest = await tx.end()
             if claim.closed:
                 return self._lost(claim, tx.faults[-1] if tx.faults else None)
@@ -221,7 +228,7 @@ class Inbox:
             else:
                 failure = judge(ending, tx)
                 at_rest = at_rest and not (isinstance(ending, (TimedOut, GivenUp)) and ending.stuck)
-            if failure.fault is Fault.RERUN and reruns_left and at_rest:
+            if failure.fault is Fault.RERUN and reruns_left and left_s > 0 and at_rest:
                 try:
                     await claim.call(statements.roll_back_to(claim.attempt.claim_id))
                 except StatementFailed as lost:
@@ -259,7 +266,9 @@ class Inbox:
     # Attempts without effects.
 
     async def _failed(self, claim: Claim, failure: Failure, *, at_rest: bool, given_up: bool) -> Outcome:
-        paused = failure.fault is Fault.PAUSE
+        # What the fleet's own statement met is in everybody's way. What a handler's statement met may be its own doing:
+        # then the record succeeds, and it waits alone; where the server is at fault, the record fails too.
+        paused = failure.fault is Fault.PAUSE and not failure.of_handler
         if (given_up or paused) and not claim.counted:
             claim.checkout.terminate()
             return Stopped() if given_up else _unavailable(failure.error, started=True)
@@ -271,12 +280,14 @@ class Inbox:
         except (StatementFailed, CommitUnknown, PoolError) as error:
             self._owe(claim)
             claim.checkout.terminate()
-            if paused:
+            if failure.fault is Fault.PAUSE:
                 return _unavailable(error, started=True)
             return Stopped() if given_up else Unknown(fault=str(error))
-        if given_up:
+        if recorded.state is State.WAITING and given_up:
             return Stopped()
-        return _unavailable(failure.error, started=True) if paused else outcome_of(recorded, failure)
+        if recorded.state is State.WAITING and paused:
+            return _unavailable(failure.error, started=True)
+        return outcome_of(recorded, failure)
 
     def _lost(self, claim: Claim, error: BaseException | None) -> Outcome:
         self._owe(claim)

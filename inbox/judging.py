@@ -6,7 +6,7 @@ Pure: looks at errors and at the tx they passed through, and writes nothing.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from inbox.claiming import Recorded, StatementFailed
@@ -26,11 +26,13 @@ class Failure:
     """An attempt without effects, as it will be recorded.
 
     :param fault: whose it is, where a database error ended the attempt.
+    :param of_handler: whether the handler's own statement met it, and not one of the fleet's.
     """
 
     outcome: AttemptOutcome
     error: BaseException | None = None
     fault: Fault | None = None
+    of_handler: bool = True
     reason: str | None = None
     after_s: float | None = None
     pacing_s: tuple[float, ...] | None = None
@@ -94,9 +96,9 @@ def _failure(fault: Fault, error: BaseException) -> Failure:
             return Failure(AttemptOutcome.FAILED, error, fault)
         case Fault.TIME_IS_UP:
             return Failure(AttemptOutcome.TIMED_OUT, error, fault)
-        case Fault.RERUN:
+        case Fault.RERUN | Fault.PAUSE:
             return Failure(AttemptOutcome.ABORTED, error, fault)
-        case Fault.SESSION_LOST | Fault.PAUSE:
+        case Fault.SESSION_LOST:
             # What stood in the way is not there any more when the next attempt starts.
             return Failure(AttemptOutcome.ABORTED, error, fault, pacing_s=_NOW)
         case _:
@@ -140,4 +142,6 @@ def refused(refusal: StatementFailed, tx: Tx) -> Duplicate | Unknown | Failure:
                 AttemptOutcome.FAILED, TxBroken("the handler ended the attempt's transaction: nothing of it is stamped")
             )
     # What is left is a constraint or a trigger that the handler deferred, or the state of the server.
-    return _failure(refusal.fault if ours else in_handler(error, (error,), closed=False), error)
+    if not ours:
+        return _failure(in_handler(error, (error,), closed=False), error)
+    return replace(_failure(refusal.fault, error), of_handler=False, pacing_s=_NOW)

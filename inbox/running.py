@@ -16,7 +16,7 @@ from inbox.envelope import Attempt
 from inbox.tx import Tx
 
 Handle: TypeAlias = Callable[[Attempt, Tx], Awaitable[None]]
-"""What the machine calls, once per attempt."""
+"""What the machine calls for an attempt."""
 
 CANCEL_WAIT_S = 2.0
 

@@ -160,16 +160,20 @@ def _patience(config: FleetConfig) -> None:
                 check_pacing(config, chosen.pacing_s, f'{path}.types."{name}".pacing')
 
 
+LAST_S = 4.0
+"""What ends after the configured steps, with bounds of its own: connections to the broker, and the HTTP door."""
+
+
 def _process(config: FleetConfig) -> None:
     drain, breaker, members = config.drain, config.breaker, config.members
-    steps_s = drain.cancel_timeout_s + drain.deadline_s + drain.settle_timeout_s + drain.close_timeout_s
+    steps_s = drain.cancel_timeout_s + drain.deadline_s + drain.settle_timeout_s + drain.close_timeout_s + LAST_S
     if steps_s >= drain.grace_period_s:
         raise refused(
             config,
             "drain.grace_period",
             quoted(drain.grace_period_s),
             f"the steps of a stop may take {written(steps_s)}, and the process would be killed before it is done",
-            "more than cancel_timeout + deadline + settle_timeout + close_timeout",
+            f"more than cancel_timeout + deadline + settle_timeout + close_timeout + {written(LAST_S)}",
         )
     if breaker.first_wait_s > breaker.longest_wait_s:
         raise refused(

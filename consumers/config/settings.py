@@ -147,8 +147,8 @@ class ConsumerSettings(Settings, frozen=True, kw_only=True):
     :param max_aborts: how many uncharged attempts (outages, shutdowns) a message may need.
     :param pacing_s: the delay before attempt 2, 3, …; the last one repeats.
     :param contention_step_s: how long a copy is parked while another copy of its message is worked on.
-    :param unknown_types: what becomes of a message whose type has no handler: recorded as rejected, or acknowledged
-        and counted.
+    :param unknown_types: what becomes of a message whose type has no handler: recorded as rejected, or processed
+        without effects, with a receipt.
     """
 
     name: Name
@@ -210,7 +210,7 @@ class DrainSettings(Settings, frozen=True, kw_only=True):
     """
 
     cancel_timeout_s: Seconds = Seconds(5)
-    deadline_s: Seconds = Seconds(40)
+    deadline_s: Seconds = Seconds(35)
     settle_timeout_s: Seconds = Seconds(5)
     close_timeout_s: Seconds = Seconds(5)
     grace_period_s: Seconds = Seconds(60)
@@ -228,7 +228,7 @@ class HttpSettings(Settings, frozen=True, kw_only=True):
 
 
 class LogSettings(Settings, frozen=True, kw_only=True):
-    """`[log]`: one event per line on stdout."""
+    """`[log]`: one event per line on stderr."""
 
     format: Literal["json", "console"] = "json"
     level: Literal["debug", "info", "warning", "error"] = "info"

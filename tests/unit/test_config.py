@@ -112,7 +112,7 @@ def test_every_key_can_be_given() -> None:
         deadline = "36s"
         settle_timeout = "2s"
         close_timeout = "3s"
-        grace_period = "45s"
+        grace_period = "50s"
         [http]
         host = "127.0.0.1"
         port = 0

@@ -36,8 +36,8 @@ def refused_key(*args: str, **kwargs: str) -> str:
 
 
 def test_a_handler_may_not_outlive_the_drain() -> None:
-    assert fleet(consumer='handler_timeout = "39s"').drain.deadline_s == 40
-    assert refused_key(consumer='handler_timeout = "40s"') == "consumers.invoices.handler_timeout"
+    assert fleet(consumer='handler_timeout = "34s"').drain.deadline_s == 35
+    assert refused_key(consumer='handler_timeout = "35s"') == "consumers.invoices.handler_timeout"
     slow = '[consumers.invoices.types."a.b"]\nhandler_timeout = "40s"'
     assert refused_key(slow) == 'consumers.invoices.types."a.b".handler_timeout'
 
@@ -64,8 +64,8 @@ def test_a_delivery_may_not_be_held_longer_than_the_broker_waits(consumer: str, 
 
 
 def test_the_steps_of_a_stop_fit_into_the_grace_period() -> None:
-    assert refused_key(tables='[drain]\ngrace_period = "55s"') == "drain.grace_period"
-    assert refused_key(tables='[drain]\nclose_timeout = "10s"') == "drain.grace_period"
+    assert refused_key(tables='[drain]\ngrace_period = "54s"') == "drain.grace_period"
+    assert refused_key(tables='[drain]\nclose_timeout = "11s"') == "drain.grace_period"
 
 
 def test_a_heartbeat_may_be_late_three_times_before_a_process_counts_as_dead() -> None:

@@ -77,6 +77,11 @@ def test_a_url_that_cannot_be_read_with_certainty_is_not_shown(url: str) -> None
     assert "ter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("url", ["amqp:///:ter2", "amqp://u/:ter2", "amqp://u/x:ter2"])
+def test_a_path_that_may_be_a_password_is_not_shown(url: str) -> None:
+    assert redacted(url) == f"amqp://{HIDDEN}"
+
+
 @given(
     user=st.text(max_size=8),
     password=st.text(alphabet="aZ0@/:?#[]%&= \n\x00é", min_size=3, max_size=12).map(lambda text: f"Q{text}Q"),
