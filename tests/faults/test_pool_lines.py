@@ -151,7 +151,7 @@ async def test_a_release_whose_answer_is_lost_is_over_in_time(
         relay.drop(Direction.TO_CLIENT)
         began = monotonic()
         await checkout.release()
-        assert 0.3 <= monotonic() - began < 1.0
+        assert 0.29 <= monotonic() - began < 1.0
         assert at_rest(pool)
         assert pool.statistics().terminated == 1
 
@@ -194,7 +194,7 @@ async def test_a_session_that_does_not_answer_its_reset_is_replaced_within_the_d
         async with pool.acquire() as connection:
             assert await connection.fetchval("select pg_backend_pid()") != checkout.pid
         assert held.reached.is_set()
-        assert 0.3 <= monotonic() - began < 2.0
+        assert 0.29 <= monotonic() - began < 2.0
         assert pool.statistics().terminated == 1
 
 
@@ -212,7 +212,7 @@ async def test_sessions_that_do_not_answer_their_resets_keep_nobody_beyond_the_d
         began = monotonic()
         with pytest.raises(TimeoutError, match=r"pool lanes: a session did not answer within 0\.3 s"):
             await pool.checkout()
-        assert 0.5 <= monotonic() - began < 1.5
+        assert 0.49 <= monotonic() - began < 1.5
         assert at_rest(pool)
 
 

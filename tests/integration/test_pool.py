@@ -83,11 +83,11 @@ async def test_a_wait_that_is_too_long_names_pool_waiters_and_seconds(empty_data
         for left, error in zip((2, 1, 0), errors, strict=True):
             assert isinstance(error, PoolTimeout)
             assert (error.pool, error.size, error.limit, error.waiters) == ("lanes", 1, 1, left)
-            assert 0.3 <= error.waited_s < 2
+            assert 0.29 <= error.waited_s < 2
         now = pool.statistics()
         assert (now.timeouts, now.acquires, now.waiting, now.in_use) == (3, 1, 0, 1)
-        assert now.waited_s_max >= 0.3
-        assert now.waited_s_total >= 0.9
+        assert now.waited_s_max >= 0.29
+        assert now.waited_s_total >= 0.87
         await held.release()
         async with pool.acquire() as connection:
             assert await connection.fetchval("select 1") == 1
@@ -116,7 +116,7 @@ async def test_a_server_that_does_not_let_us_in_is_no_pool_that_is_too_small(
         began = monotonic()
         with pytest.raises(TimeoutError, match=r"pool lanes: the database server did not let us in within 0\.4 s"):
             await pool.checkout()
-        assert 0.4 <= monotonic() - began < 2
+        assert 0.39 <= monotonic() - began < 2
         assert at_rest(pool)
 
 
@@ -350,7 +350,7 @@ async def test_close_is_over_at_its_deadline_and_leaves_no_session_behind(empty_
         await eventually(lambda: empty_database.fetch("select from pg_stat_activity where wait_event = 'PgSleep'"))
         began = monotonic()
         await pool.close(0.3)
-        assert 0.3 <= monotonic() - began < 1
+        assert 0.29 <= monotonic() - began < 1
         with pytest.raises(asyncpg.ConnectionDoesNotExistError):
             await sleeping
         await eventually(lambda: _none_left(empty_database), what="the end of all sessions")
@@ -427,7 +427,7 @@ async def test_all_pools_close_at_the_same_time(empty_database: Database) -> Non
     assert [statistics.in_use for statistics in pools.statistics()] == [1, 1, 1]
     began = monotonic()
     await pools.close(0.4)
-    assert 0.4 <= monotonic() - began < 1.1
+    assert 0.39 <= monotonic() - began < 1.1
     for checkout in held:
         assert checkout.connection.is_closed()
     await eventually(lambda: _none_left(empty_database))
