@@ -30,7 +30,7 @@ async def verify_database(plan: FleetPlan, url: Secret) -> ConnectionBudget:
             raise UnsafeServer(
                 setting="connection",
                 value="a pooler that shares server sessions",
-                allowed="PostgreSQL itself, or a pooler in session mode",
+                allowed="a direct connection to PostgreSQL",
                 why="an attempt's lock and its transaction have to be on one session",
             )
         connection = await asyncpg.connect(url.reveal(), timeout=config.database.connect_timeout_s)
