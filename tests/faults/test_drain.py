@@ -94,12 +94,8 @@ async def _sleeping(service: Service, path: str) -> FleetProcess:
     Args:
         path: "hot" for a first delivery; "counted" for one that comes as redelivered, which is on record while it runs.
     """
-    await service.publish("sleeper", sql_sleep_s=600)
-    if path == "counted":
-        queue = await (await service.vhost.channel()).get_queue(QUEUE, ensure=False)
-        message = await queue.get(fail=True)
-        assert message is not None
-        await message.nack(requeue=True)
+    publish = service.publish if path == "hot" else service.publish_redelivered
+    await publish("sleeper", sql_sleep_s=600)
     process = await service.start()
 
     async def sleeps() -> bool:

@@ -129,6 +129,15 @@ class Service:
                 )
                 await target.publish(message, routing_key=QUEUE, mandatory=True)
 
+    async def publish_redelivered(self, *ids: str, copies: int = 1, **behaviour: Any) -> None:
+        """Publish messages that come as redelivered, and so are counted before they run. Nobody may consume yet."""
+        await self.publish(*ids, copies=copies, **behaviour)
+        queue = await (await self.vhost.channel()).get_queue(QUEUE, ensure=False)
+        taken = [await queue.get(fail=True) for _ in range(len(ids) * copies)]
+        for message in taken:
+            assert message is not None
+            await message.nack(requeue=True)
+
     def calls(self) -> list[dict[str, Any]]:
         """Return every call of a handler so far, also of those that were rolled back or died."""
         if not self.calls_file.exists():
