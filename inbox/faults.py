@@ -107,6 +107,8 @@ def _by_code(error: BaseException, otherwise: Fault) -> Fault:
     sqlstate = getattr(error, "sqlstate", None)
     if isinstance(error, (asyncpg.OutdatedSchemaCacheError, asyncpg.InvalidCachedStatementError)):
         return Fault.RERUN  # the schema changed under a cached statement; the next try plans anew
+    if isinstance(error, asyncpg.InternalClientError):
+        return Fault.SESSION_LOST  # the driver does not know any more what its session is doing
     if not isinstance(sqlstate, str) or sqlstate.startswith("08"):
         return otherwise
     return _BY_SQLSTATE.get(sqlstate) or _BY_CLASS.get(sqlstate[:2], otherwise)

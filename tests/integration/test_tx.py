@@ -8,12 +8,15 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from inbox import Attempt, Policy, Tx, TxBroken, TxDead, TxRefused, running
+from inbox.claiming import DRIVER_ERRORS
 from inbox.outcomes import Processed, Stopped, Unknown, Waiting
+from inbox.queries import query
 from inbox.tx import MAX_SAVEPOINTS
 from pools import SessionSettings
 from tests.support.databases import Database
@@ -404,7 +407,7 @@ async def test_every_call_fails_once_the_session_is_lost_and_nothing_reconnects_
         for call in (tx.execute, tx.fetch, tx.fetchrow, tx.fetchval):
             try:
                 await call("select 1")
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            except DRIVER_ERRORS as error:
                 errors.append(error)
 
     assert isinstance(await one.attempt(message(), Handler(lose)), Unknown)
@@ -949,6 +952,35 @@ async def test_a_session_that_got_less_durable_since_the_start_commits_durably_a
         await one.end_sessions()
         assert await one.attempt(message(setting), Handler(message_id=setting)) == Processed(1)
     assert await durability(database) == ["on", "on", "remote_write", "remote_apply"]
+
+
+async def test_a_transaction_that_has_said_something_about_a_message_commits_durably(
+    process: StartProcess, database: Database
+) -> None:
+    one = await process()
+    await one.attempt(message(), Handler(ValueError("no")))
+    session = await database.connect(synchronous_commit="off")
+    key, claim_id = message().key, uuid4()
+    identity = ("billing", "/shop", "m-1", "order.placed", b"", b"", "shop", "order.placed", None)
+    for statement, arguments in (
+        (query("start_attempt"), (key, claim_id, uuid4(), False, *identity, 3, 3, [0.0], 0.0)),
+        (
+            query("record_outcome"),
+            (key, claim_id, uuid4(), False, False, *identity, 0, "failed", "E", "no", None, None, 3, 3, [0.0]),
+        ),
+        (query("settle_debt"), (key, claim_id, [0.0])),
+        ("call inbox.stamp($1)", (key,)),
+    ):
+        before, now = await setting_of(session, statement, arguments)
+        assert (before, now) == ("off", "on"), statement
+
+
+async def setting_of(session: Any, statement: str, arguments: tuple[object, ...]) -> tuple[str, str]:
+    """Return `synchronous_commit` before a statement and after it, in its transaction, which is committed."""
+    async with session.transaction():
+        before = await session.fetchval("show synchronous_commit")
+        await session.fetch(statement, *arguments)
+        return before, await session.fetchval("show synchronous_commit")
 
 
 async def watch_durability(database: Database) -> None:

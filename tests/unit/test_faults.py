@@ -67,6 +67,12 @@ def test_a_session_that_forgot_its_statements_is_given_up() -> None:
     assert judged(server_error("26000")) is Fault.SESSION_LOST
 
 
+def test_a_session_of_which_the_driver_has_lost_track_is_given_up() -> None:
+    confused = asyncpg.InternalClientError("cannot switch to state 11; another operation (2) is in progress")
+    assert judged(confused) is Fault.SESSION_LOST
+    assert in_machine(confused, closed=False) is Fault.SESSION_LOST
+
+
 @pytest.mark.parametrize("sqlstate", ["25P03", "25P04"])
 def test_a_session_ended_by_a_timeout_of_its_transaction_is_lost(sqlstate: str) -> None:
     assert judged(server_error(sqlstate)) is Fault.SESSION_LOST

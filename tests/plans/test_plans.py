@@ -1,0 +1,113 @@
+"""What an attempt's statements read: an index of each table, whatever stands in them.
+
+The functions are called as they are, and the server is asked which scans that took: a plan that EXPLAIN shows for a
+copy of a statement is not the one that a function keeps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from inbox import statements
+from inbox.queries import query
+from tests.support.databases import Database
+
+ROWS = 10_000
+IDENTITY = ("billing", "/shop", "m", "order", b"", b"", "", "", None)
+
+
+async def fill(database: Database) -> None:
+    """Ten thousand receipts, rows, and attempts."""
+    await database.execute(
+        f"""
+        insert into inbox.member (id, service, build, host, pid, expiry, started_at, heartbeat_at)
+        select gen_random_uuid(), 'test', 'test', 'test', 1, '30 s', now(), now() from generate_series(1, {ROWS});
+        insert into inbox.receipt (key) select gen_random_uuid() from generate_series(1, {ROWS});
+        insert into inbox.message (key, consumer, source, message_id, type, state, due_at, body, properties, exchange,
+                                   routing_key, first_seen_at, changed_at)
+        select gen_random_uuid(), 'billing', '/shop', number, 'order', 'waiting', now(), '', '', '', '', now(), now()
+          from generate_series(1, {ROWS}) number;
+        insert into inbox.attempt (claim_id, key, generation, number, member_id, alone, outcome, charged, started_at,
+                                   finished_at)
+        select gen_random_uuid(), key, 1, 1, gen_random_uuid(), false, 'failed', true, now(), now() from inbox.message;
+        """
+    )
+
+
+@pytest_asyncio.fixture
+async def session(database: Database) -> AsyncIterator[asyncpg.Connection[Any]]:
+    """A session that has made its plans while the tables were empty and looked so, as on the first day."""
+    await database.execute("analyze")
+    connection = await database.connect()
+    for _ in range(8):  # the sixth plan is kept
+        await play(connection, uuid4())
+    await fill(database)
+    yield connection
+
+
+async def play(connection: asyncpg.Connection[Any], key: UUID) -> Counter[tuple[str, str]]:
+    """Let one message take every way through the functions, undo it, and return the scans that it took."""
+    literal = statements.literal(key)
+    transaction = connection.transaction()
+    await transaction.start()
+    before = await scans(connection)
+    try:
+        await connection.fetch(f"select from inbox.look({literal},{statements.literal(uuid4())})")
+        await start(connection, key, uuid4())
+        claim_id = uuid4()
+        await start(connection, key, claim_id)  # which finds that nobody knows the member whose attempt this is
+        await fail(connection, key, claim_id)
+        # Planned anew each time, unlike what is tested here.
+        await connection.execute(f"update inbox.message set due_at = 'epoch' where key = {literal}")
+        claim_id = uuid4()
+        await start(connection, key, claim_id)
+        await connection.fetch(query("settle_debt"), key, claim_id, [0.0])
+        await connection.execute(f"call inbox.stamp({literal})")
+        after = await scans(connection)
+    finally:
+        await transaction.rollback()
+    return after - before
+
+
+async def scans(connection: asyncpg.Connection[Any]) -> Counter[tuple[str, str]]:
+    """Return the scans that this session has made and not reported yet, by table and kind."""
+    rows = await connection.fetch(
+        "select relname, seq_scan, idx_scan from pg_stat_xact_user_tables where schemaname = 'inbox'"
+    )
+    return Counter({(row["relname"], kind): row[kind] or 0 for row in rows for kind in ("seq_scan", "idx_scan")})
+
+
+async def start(connection: asyncpg.Connection[Any], key: UUID, claim_id: UUID) -> None:
+    verdict = await connection.fetchval(
+        query("start_attempt"), key, claim_id, uuid4(), True, *IDENTITY, 9, 9, [0.0], 0.0
+    )
+    assert verdict == "run"
+
+
+async def fail(connection: asyncpg.Connection[Any], key: UUID, claim_id: UUID) -> None:
+    ending = (0.0, "failed", "E", "no", None, None, 9, 9, [0.0])
+    state = await connection.fetchval(query("record_outcome"), key, claim_id, uuid4(), False, False, *IDENTITY, *ending)
+    assert state == "waiting"
+
+
+@pytest.mark.parametrize("analyzed", [False, True], ids=["before the server has looked", "after"])
+@pytest.mark.parametrize("kept_session", [True, False], ids=["old session", "new session"])
+async def test_no_statement_of_an_attempt_reads_a_whole_table(
+    database: Database, session: asyncpg.Connection[Any], analyzed: bool, kept_session: bool
+) -> None:
+    if analyzed:
+        await database.execute("analyze")
+    connection = session if kept_session else await database.connect()
+    found = await play(connection, uuid4())
+    partitions = {row["name"] for row in await database.fetch("select name from inbox.receipt_partitions()")}
+    assert {table for table, _ in found} >= partitions | {"message", "attempt", "member"}
+    empty = {name for name in partitions if not await database.fetchval(f"select count(*) from inbox.{name}")}
+    whole = {table: number for (table, kind), number in found.items() if kind == "seq_scan" and table not in empty}
+    assert whole == {}
