@@ -15,6 +15,7 @@ from tests.support.process import FleetProcess, StartFleet
 from tests.support.relay import Direction, Relay, RelayBefore
 from tests.support.service import Service
 from tests.support.vhosts import Vhost
+from tests.support.wire import STAMP_ANSWERED, STAMP_SENT
 
 Rounds = Callable[[int, int], int]
 
@@ -52,9 +53,9 @@ async def test_a_commit_with_an_unknown_outcome_is_settled_by_its_redelivery(
     number = rounds(20, 100)
     for each in range(number):
         if lost == "commit":
-            rule = relay.cut_on(b"RELEASE SAVEPOINT", Direction.TO_SERVER)
+            rule = relay.cut_on(STAMP_SENT, Direction.TO_SERVER)
         else:
-            rule = relay.cut_on(b"COMMIT\x00", Direction.TO_CLIENT)
+            rule = relay.cut_on(STAMP_ANSWERED, Direction.TO_CLIENT)
         ids.append(f"message-{each}")
         await service.publish(ids[-1])
         await asyncio.wait_for(rule.reached.wait(), 30)

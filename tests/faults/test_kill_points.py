@@ -19,6 +19,7 @@ from tests.support.process import StartFleet
 from tests.support.relay import Direction, RelayBefore
 from tests.support.service import Service
 from tests.support.vhosts import Vhost
+from tests.support.wire import STAMP_ANSWERED, STAMP_SENT
 
 Rounds = Callable[[int, int], int]
 
@@ -82,9 +83,9 @@ async def test_a_kill_while_commit_is_on_the_line_neither_loses_nor_doubles(
         # Before: the server never sees this COMMIT, because the line ends with the process. After: it has seen it, and
         # its answer has nobody to come to.
         if moment == "before":
-            rule = relay.hold_on(b"RELEASE SAVEPOINT", Direction.TO_SERVER)
+            rule = relay.hold_on(STAMP_SENT, Direction.TO_SERVER)
         else:
-            rule = relay.hold_on(b"COMMIT\x00", Direction.TO_CLIENT)
+            rule = relay.hold_on(STAMP_ANSWERED, Direction.TO_CLIENT)
         dying = service.spawn(database_url=relay.url(database.url))
         await asyncio.wait_for(rule.reached.wait(), 30)
         dying.kill()

@@ -1,0 +1,9 @@
+"""Bytes on the line to PostgreSQL by which a test finds the moment that it wants to break."""
+
+from __future__ import annotations
+
+STAMP_SENT = b"RELEASE SAVEPOINT"
+"""In the call that ends an attempt with its receipt: from here on to its end, COMMIT included."""
+
+STAMP_ANSWERED = b"RELEASE\x00C\x00\x00\x00\x0bCOMMIT\x00"
+"""The tags of that call's last two statements. COMMIT alone would be found in other answers too."""
