@@ -11,7 +11,7 @@ more from time to time, and is back at its size when that succeeds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any
@@ -31,6 +31,7 @@ from pools.statistics import PoolStatistics
 
 _IDLE_S = 300.0
 _CLOSE_DEADLINE_S = 5.0
+_MADE_ROOM_S = 0.05
 
 _DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
@@ -39,10 +40,13 @@ class Pool:
     """The connections of one purpose.
 
     :param dsn: where the database is.
+    :param make_room: asked when the server refuses this pool its only connection; returns whether somebody else has
+        given up one of his, which may take the server a moment.
     """
 
-    def __init__(self, dsn: str, spec: PoolSpec) -> None:
+    def __init__(self, dsn: str, spec: PoolSpec, *, make_room: Callable[[], bool] = lambda: False) -> None:
         self.spec = spec
+        self._make_room = make_room
         self._dsn = dsn
         self._pool: asyncpg.Pool[Any] | None = None
         self._slots = Slots(spec.size)
@@ -127,6 +131,20 @@ class Pool:
             for connection in list(self._idle):
                 connection.terminate()
 
+    def give_up_one(self) -> bool:
+        """Let go of one connection for somebody who has none: an idle one now, else the next that is given back.
+
+        :return: whether there was one to spare; the last one is not.
+        """
+        connections = 0 if self._pool is None else self._pool.get_size() + self._opening
+        if connections <= 1:
+            return False
+        self._room.make_do_with(connections - 1)
+        idle = next((connection for connection in self._idle if not connection.is_closed()), None)
+        if idle is not None:
+            idle.terminate()
+        return True
+
     def statistics(self) -> PoolStatistics:
         """Return the pool as it is now."""
         return PoolStatistics(
@@ -190,25 +208,31 @@ class Pool:
         pool = self._pool
         if pool is None:
             raise PoolNotOpen(pool=self.name)
-        came_back = False
+        came_back, pause_s = False, _MADE_ROOM_S
         while True:
             await self._take_slot(began, first=came_back)
             try:
                 # Never waits for anything but a connection to be opened, since a slot is held.
                 wrapper = await pool.acquire()
-            except BaseException as error:
-                works_with_fewer = isinstance(error, asyncpg.TooManyConnectionsError) and self._room.refused(
-                    error, others=pool.get_size() + self._opening
-                )
+            except asyncpg.TooManyConnectionsError as refusal:
+                works_with_fewer = self._room.refused(refusal, others=pool.get_size() + self._opening)
                 self._slots.give()
-                if works_with_fewer and monotonic() - began < self.spec.acquire_timeout_s:
-                    came_back = True
-                    continue
+                if monotonic() - began >= self.spec.acquire_timeout_s:
+                    raise
+                if not works_with_fewer:
+                    if not self._make_room():
+                        raise
+                    await asyncio.sleep(pause_s)
+                    pause_s *= 2
+                came_back = True
+            except BaseException as error:
+                self._slots.give()
                 if isinstance(error, asyncpg.InterfaceError) and pool.is_closing():
                     raise PoolNotOpen(pool=self.name) from error
                 raise
-            self._idle.discard(wrapper._con)  # type: ignore[attr-defined]
-            return wrapper
+            else:
+                self._idle.discard(wrapper._con)  # type: ignore[attr-defined]
+                return wrapper
 
     async def _take_slot(self, began: float, *, first: bool) -> None:
         if self._slots.try_take():
@@ -260,7 +284,7 @@ class Pool:
         if checkout.folds_reset:
             self._dirty.add(connection)
         try:
-            if connection.is_closed():
+            if connection.is_closed() or pool.get_size() > self._slots.limit:
                 checkout.cut()
                 return
             async with asyncio.timeout(self.spec.release_timeout_s):

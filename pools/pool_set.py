@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from pools.errors import PoolConfigError
 from pools.pool import Pool
@@ -13,7 +14,7 @@ from pools.statistics import PoolStatistics
 
 
 class Pools:
-    """The pools of a process. They open and close together.
+    """The pools of a process. They open and close together, and share what a server has when that is too little.
 
     :param dsn: where the database is.
     :raises PoolConfigError: two pools have one name.
@@ -24,7 +25,7 @@ class Pools:
         for spec in specs:
             if spec.name in self._pools:
                 raise PoolConfigError(pool=spec.name, key="name", value=spec.name, allowed="a name of its own")
-            self._pools[spec.name] = Pool(dsn, spec)
+            self._pools[spec.name] = Pool(dsn, spec, make_room=partial(self._make_room, spec.name))
 
     def __getitem__(self, name: str) -> Pool:
         """Return a pool.
@@ -57,3 +58,8 @@ class Pools:
         async with asyncio.TaskGroup() as closing:
             for pool in self:
                 closing.create_task(pool.close(deadline_s))
+
+    def _make_room(self, name: str) -> bool:
+        """Let the largest of the others give up a connection: nobody keeps a second one while somebody has none."""
+        others = [pool for pool in self if pool.name != name]
+        return any(pool.give_up_one() for pool in sorted(others, key=lambda pool: -pool.statistics().open))

@@ -39,10 +39,14 @@ class Room:
         """Make do with `others`, the connections that are open or about to be. Return whether there are any."""
         self.refusals += 1
         self._refusal = refusal
-        self._slots.move_limit(min(self._slots.limit, max(1, others)))
+        self.make_do_with(others)
+        return others > 0
+
+    def make_do_with(self, connections: int) -> None:
+        """Hold no more than so many for now, but one at least."""
+        self._slots.move_limit(min(self._slots.limit, max(1, connections)))
         if self._timer is None:
             self._set_timer()
-        return others > 0
 
     def opened(self) -> None:
         """Take an opened connection as a sign that there is room."""

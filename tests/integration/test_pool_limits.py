@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from time import monotonic
 from urllib.parse import urlsplit
 
@@ -11,7 +12,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from pools import PoolSpec, PoolTimeout, connection_budget, server_limits
+from pools import Checkout, Pool, Pools, PoolSpec, PoolTimeout, connection_budget, server_limits
 from servers import PostgresServer
 from tests.support.databases import Database
 from tests.support.eventually import eventually
@@ -116,6 +117,73 @@ async def test_a_server_that_gives_no_connection_at_all_is_told_at_once_by_the_d
         await role.move(-1)
         async with pool.acquire() as connection:
             assert await connection.fetchval("select 1") == 1
+
+
+@asynccontextmanager
+async def pools_of(role: Limited) -> AsyncIterator[Pools]:
+    """Two pools of one process: `lanes` of four and `own` of one."""
+    specs = [
+        PoolSpec(name=name, application_name=name, lanes=lanes, headroom=0, session=session())
+        for name, lanes in (("lanes", 4), ("own", 1))
+    ]
+    pools = Pools(role.url, specs)
+    await pools.open()
+    yield pools
+    await pools.close(2.0)
+
+
+async def _take(pool: Pool) -> Checkout:
+    return await asyncio.create_task(pool.checkout())
+
+
+async def test_a_pool_that_has_no_connection_gets_one_of_a_pool_that_has_several(role: Limited) -> None:
+    await role.move(4)
+    async with pools_of(role) as pools:
+        lanes, own = pools["lanes"], pools["own"]
+        for checkout in [await _take(lanes) for _ in range(4)]:
+            await checkout.release()
+        assert lanes.statistics().idle == 4
+        async with asyncio.timeout(1), own.acquire() as connection:
+            assert await connection.fetchval("select 1") == 1
+        assert (lanes.statistics().open, own.statistics().open) == (3, 1)
+
+        # The larger one works on with what is left, and the smaller one keeps what it has.
+        three = [await _take(lanes) for _ in range(3)]
+        async with own.acquire() as connection:
+            assert await connection.fetchval("select 1") == 1
+        await role.move(-1)
+        three.append(await _take(lanes))
+        for checkout in three:
+            await checkout.release()
+
+
+async def test_a_busy_connection_is_given_up_when_it_comes_back(role: Limited) -> None:
+    await role.move(4)
+    async with pools_of(role) as pools:
+        four = [await _take(pools["lanes"]) for _ in range(4)]
+        waiting = asyncio.create_task(_take(pools["own"]))
+        await eventually(lambda: pools["lanes"].statistics().limit < 4, what="one being asked for")
+        assert not waiting.done()
+        for checkout in four:
+            assert await checkout.connection.fetchval("select 1") == 1
+        await four.pop().release()
+        await (await asyncio.wait_for(waiting, 4)).release()
+        assert len(four) == pools["lanes"].statistics().open
+        for checkout in four:
+            await checkout.release()
+
+
+async def test_nobody_gives_up_his_last_connection(role: Limited) -> None:
+    await role.move(1)
+    async with pools_of(role) as pools:
+        last = await _take(pools["lanes"])
+        with pytest.raises(asyncpg.TooManyConnectionsError):
+            await _take(pools["own"])
+        assert await last.connection.fetchval("select 1") == 1
+        await last.release()
+        with pytest.raises(asyncpg.TooManyConnectionsError):
+            await _take(pools["own"])
+        assert pools["lanes"].statistics().open == 1
 
 
 async def test_the_limits_of_a_server_are_read_with_those_of_role_and_database(
