@@ -66,10 +66,11 @@ def stamp(key: UUID, claim_id: UUID, *, counted: bool) -> str:
     """The last call of a success; its tag must be COMMIT.
 
     Constraints first: a deferred violation must fail inside the claim's savepoint, where the failure can still be
-    recorded under the lock. The tag alone proves nothing (after a handler's ROLLBACK a receipt and COMMIT would
-    answer COMMIT too): RELEASE of the claim's savepoint fails unless this still is the claim's transaction. TO
-    DEFAULT undoes a handler's own `synchronous_commit`, and keeps a stricter one that the server demands; the
-    procedure then sees to it that it is strict enough.
+    recorded under the lock. A handler may have taken a role that sees no more than one tenant; the inbox is not the
+    tenant's. TO DEFAULT undoes a handler's own `synchronous_commit`, and keeps a stricter one that the server demands;
+    the procedure then sees to it that it is strict enough. The tag alone proves nothing (after a handler's ROLLBACK a
+    receipt and COMMIT would answer COMMIT too): RELEASE of the claim's savepoint fails unless this still is the
+    claim's transaction.
     """
     mark = (
         f"CALL inbox.stamp_counted({literal(key)},{literal(claim_id)})"
@@ -77,6 +78,6 @@ def stamp(key: UUID, claim_id: UUID, *, counted: bool) -> str:
         else f"CALL inbox.stamp({literal(key)})"
     )
     return (
-        f"SET CONSTRAINTS ALL IMMEDIATE;SET LOCAL synchronous_commit TO DEFAULT;{mark};"
+        f"SET CONSTRAINTS ALL IMMEDIATE;SET LOCAL role TO DEFAULT;SET LOCAL synchronous_commit TO DEFAULT;{mark};"
         f"RELEASE SAVEPOINT {savepoint_name(claim_id)};{COMMIT}"
     )

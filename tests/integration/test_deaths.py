@@ -278,6 +278,18 @@ async def test_a_process_that_looks_dead_and_holds_the_key_is_not_judged(
     assert await standing(database, message()) == PROCESSED
 
 
+async def test_a_process_does_not_take_itself_for_dead_after_an_outage_that_kept_it_from_saying_that_it_lives(
+    process: StartProcess, database: Database
+) -> None:
+    one, copies = await process(), Handler()
+    await lose(one)
+    await database.execute("update inbox.member set heartbeat_at = heartbeat_at - 2 * expiry")
+    assert await one.attempt(message(), copies, redelivered=True) == Undecided()
+    await one.pay()
+    assert await standing(database, message()) == Standing(0, 0, "waiting", (("aborted", False),))
+    assert await one.attempt(message(), copies, redelivered=True) == Processed(2)
+
+
 async def test_a_process_that_was_taken_for_dead_cannot_undo_what_its_successor_did(
     process: StartProcess, database: Database
 ) -> None:

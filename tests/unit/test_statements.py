@@ -80,9 +80,9 @@ def test_a_stamp_proves_by_releasing_the_claims_savepoint_between_receipt_and_co
     parts = statements.stamp(KEY, CLAIM, counted=counted).split(";")
     procedure = "CALL inbox.stamp_counted(" if counted else "CALL inbox.stamp("
     assert parts[0] == "SET CONSTRAINTS ALL IMMEDIATE"
-    assert parts[1] == "SET LOCAL synchronous_commit TO DEFAULT"
-    assert parts[2].startswith(procedure)
-    assert len(parts) == 5
+    assert parts[1:3] == ["SET LOCAL role TO DEFAULT", "SET LOCAL synchronous_commit TO DEFAULT"]
+    assert parts[3].startswith(procedure)
+    assert len(parts) == 6
     assert parts[-2:] == [f"RELEASE SAVEPOINT {statements.savepoint_name(CLAIM)}", "COMMIT"]
 
 

@@ -260,7 +260,9 @@ begin
         if m.state = 'attempting' then
             select * into strict a from inbox.attempt o where o.claim_id = m.claim_id for update;
             select * into v_owner from inbox.member o where o.id = a.member_id;
-            if v_owner.stopped_at is null and v_owner.heartbeat_at + v_owner.expiry > v_now then
+            -- Whoever asks is alive, however old its heartbeat is: an outage keeps everybody from sending one.
+            if a.member_id = p_member
+               or v_owner.stopped_at is null and v_owner.heartbeat_at + v_owner.expiry > v_now then
                 return query select 'undecided', a.number, m.generation, 0::double precision, m.state;
                 return;
             end if;
