@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 
+import structlog
+
 from consumers.codec import Decoded, Malformed
 from consumers.handlers import BoundHandler
 from consumers.logs import bind_attempt
 from consumers.registry import Routes
 from consumers.telemetry import Span
 from consumers.threads import BlockingTx, in_thread
-from inbox import Attempt, Reject, Tx
+from inbox import Attempt, Reject, Retry, Tx
+
+log = structlog.get_logger(__name__)
 
 
 class Call:
@@ -56,7 +60,13 @@ class Call:
             claim_id=attempt.claim_id,
         )
         self._span.attempt(number=attempt.number, generation=attempt.generation, claim_id=str(attempt.claim_id))
-        handler.accept(await _answer(handler, decoded, attempt, tx))
+        try:
+            handler.accept(await _answer(handler, decoded, attempt, tx))
+        except (Reject, Retry):
+            raise
+        except Exception:
+            log.warning("handler.raised", handler=handler.handler.name, exc_info=True)
+            raise
 
 
 async def _answer(handler: BoundHandler, decoded: Decoded, attempt: Attempt, tx: Tx) -> object:

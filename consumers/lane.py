@@ -238,7 +238,7 @@ def _age_s(decoded: Decoded | Malformed) -> float | None:
 
 def _error_class(outcome: Outcome) -> str | None:
     match outcome:
-        case Waiting(error_class=name):
+        case Waiting(error_class=name) | Ended(error_class=name):
             return name
         case Unknown(fault) | Unavailable(fault=fault):
             return fault

@@ -227,11 +227,11 @@ def _imported(reference: str, module_name: str) -> Any:
             problem = f"there is no module {error.name}; is its folder on the path, or its package installed?"
             raise ConsumerNotFound(reference=reference, problem=problem) from None
         raise ConsumerNotFound(reference=reference, problem=_failure(error)) from error
-    except Exception as error:  # users' code: whatever it raises, the fleet cannot start, and this says why
+    except (Exception, SystemExit) as error:  # users' code: whatever it raises, nothing can start, and this says why
         raise ConsumerNotFound(reference=reference, problem=_failure(error)) from error
 
 
-def _failure(error: Exception) -> str:
+def _failure(error: BaseException) -> str:
     traced = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in traced if "importlib" not in frame.filename and frame.filename != __file__]
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""

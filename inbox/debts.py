@@ -78,6 +78,7 @@ class Debts:
                 log.warning("debt.unsettled", key=str(debt.key), claim_id=str(debt.claim_id), fault=describe(error))
                 return False
             if settled:
-                del self._open[debt.claim_id]
+                # It may be settled already: the stop settles too, beside the task that always does.
+                self._open.pop(debt.claim_id, None)
                 log.info("debt.settled", key=str(debt.key), claim_id=str(debt.claim_id))
         return not self._open

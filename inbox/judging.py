@@ -107,9 +107,9 @@ def _failure(fault: Fault, error: BaseException) -> Failure:
 
 def outcome_of(recorded: Recorded, failure: Failure) -> Ended | Waiting:
     """Return what a recorded failure means for the delivery."""
-    if recorded.state is not State.WAITING:
-        return Ended(recorded.state, recorded.number, recorded.reason or "")
     name = failure.outcome.value if failure.error is None else error_class(failure.error)
+    if recorded.state is not State.WAITING:
+        return Ended(recorded.state, recorded.number, recorded.reason or "", name)
     return Waiting(
         recorded.number, recorded.delay_s, charged=failure.outcome is not AttemptOutcome.ABORTED, error_class=name
     )

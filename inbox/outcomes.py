@@ -97,6 +97,7 @@ class Ended:
     state: State
     number: int
     reason: str
+    error_class: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

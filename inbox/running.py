@@ -118,10 +118,17 @@ class Runner:
 async def _call(handle: Handle, attempt: Attempt, tx: Tx) -> Ending:
     try:
         await handle(attempt, tx)
-    except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+    except asyncio.CancelledError:
         raise
     except BaseException as error:
         # SystemExit too, and whatever is meant to get past `except Exception`: left alone it would take the lane, or
         # the event loop, and every other attempt with it.
-        return Raised(error)
+        return Raised(_alone(error))
     return Returned()
+
+
+def _alone(error: BaseException) -> BaseException:
+    """Return what a task group wrapped, if that is one error: an answer given inside of one is an answer too."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 MAX_ERROR_TEXT = 4_000
 MAX_NAME_TEXT = 500
+MAX_OF_GROUP = 10
 
 
 def safe(text: str, limit: int = MAX_ERROR_TEXT) -> str:
@@ -25,9 +26,15 @@ def error_class(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return what an error says; an error whose own `__str__` fails still gets recorded."""
+    """Return what an error says, and what those in a group say; one whose own `__str__` fails still gets recorded."""
+    if isinstance(error, BaseExceptionGroup):
+        inner = "; ".join(f"{error_class(each)}: {error_text(each)}" for each in error.exceptions[:MAX_OF_GROUP])
+        return safe(f"{_said(error)}: {inner}")
+    return safe(_said(error))
+
+
+def _said(error: BaseException) -> str:
     try:
-        said = str(error)
+        return str(error)
     except Exception as broken:
-        said = f"(this error cannot be printed: {type(broken).__name__})"
-    return safe(said)
+        return f"(this error cannot be printed: {type(broken).__name__})"

@@ -70,7 +70,13 @@ def _code(error: BaseException) -> Exit | None:
             | PoolConfigError()
         ):
             return Exit.USAGE
-        case inbox.SchemaError() | inbox.UnsafeServer() | consuming.TopologyMismatch() | PoolOverBudget():
+        case (
+            driver.InsufficientPrivilegeError()
+            | inbox.SchemaError()
+            | inbox.UnsafeServer()
+            | consuming.TopologyMismatch()
+            | PoolOverBudget()
+        ):
             return Exit.PRECONDITION
         case consuming.BrokerUnavailable() | consuming.DatabaseUnavailable() | consuming.ChannelLost():
             return Exit.UNREACHABLE

@@ -370,3 +370,17 @@ async def _is_alive(process: FleetProcess) -> bool:
     ready, said = await process.get("/readyz")
     assert "starting" in said or "answer" in said or "refuse" in said.lower(), said
     return (live, ready) == (200, 503)
+
+
+async def test_a_handler_that_swallows_every_cancellation_keeps_no_process_alive(
+    tmp_path: Path, database: Database, vhost: Vhost, fleet: StartFleet
+) -> None:
+    service = Service(
+        tmp_path, database, vhost, fleet, consumers={"work": {"handler_timeout": "1s", "max_attempts": 1}}
+    )
+    await service.prepare()
+    process = await service.start()
+    await service.publish("clinging", clings=True)
+    await eventually(lambda: outcomes(process).get("exhausted") == 1, 20, what="the handler being abandoned")
+    process.terminate()
+    await process.exited(0, 10)

@@ -7,6 +7,7 @@ into the ledger by its tx, so a test knows what was committed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -29,6 +30,7 @@ class Behaviour(Struct, kw_only=True):
     wait_for: Go on when this file exists.
     sleep_s: Sleep on the event loop.
     block_s: Block the event loop.
+    clings: Swallow every cancellation, for ever.
     kill_in: Send SIGKILL to the own process in these attempts.
     exit_in: Call `os._exit` in these attempts.
     sql_sleep_s: Sleep in the database.
@@ -45,6 +47,7 @@ class Behaviour(Struct, kw_only=True):
     wait_for: str | None = None
     sleep_s: float = 0.0
     block_s: float = 0.0
+    clings: bool = False
     kill_in: list[int] = []
     exit_in: list[int] = []
     sql_sleep_s: float = 0.0
@@ -98,6 +101,9 @@ async def _behave(envelope: Envelope, tx: Tx, writer: str = "work") -> None:
         await asyncio.sleep(behaviour.sleep_s)
     if behaviour.block_s:
         _block(behaviour.block_s)
+    while behaviour.clings:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
     if _now(envelope, behaviour.kill_in):
         os.kill(os.getpid(), signal.SIGKILL)
     if _now(envelope, behaviour.exit_in):

@@ -421,3 +421,12 @@ def test_a_mistake_inside_the_module_keeps_its_own_error(package: Callable[[str]
     package("from consumers.registry import Consumer\nx = Consumer('x')\n@x.on('a')\nasync def f(): pass\n")
     with pytest.raises(RegistrationError, match=r"shop_handlers.py:3"):
         load_consumer("shop_handlers:x", name="x")
+
+
+def test_a_module_that_ends_the_process_while_it_is_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "leaves_at_once.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConsumerNotFound, match="SystemExit"):
+        load_consumer("leaves_at_once:work", name="work")
