@@ -9,7 +9,7 @@ import pytest
 
 from inbox import Attempt, Debts, Member, Policy, Tx
 from inbox.debts import Debt
-from inbox.outcomes import Contended, Early, Ended, Processed, Undecided, Unknown, Waiting
+from inbox.outcomes import Contended, Early, Processed, Undecided, Unknown, Waiting
 from inbox.queries import query
 from inbox.states import State
 from pools import Pool, PoolSpec, SessionSettings
@@ -22,6 +22,7 @@ from tests.support.inboxes import (
     Process,
     Standing,
     StartProcess,
+    ended,
     message,
     standing,
     succeed,
@@ -132,7 +133,8 @@ async def test_a_message_that_kills_its_session_each_time_ends_by_the_bound_of_a
         await lose(one, policy)
         await one.pay()
     handler = Handler()
-    assert await one.attempt(message(), handler, policy, redelivered=True) == Ended(State.EXHAUSTED, 3, "aborts")
+    outcome = await one.attempt(message(), handler, policy, redelivered=True)
+    assert ended(outcome) == (State.EXHAUSTED, 3, "aborts")
     assert handler.calls == []
     assert await standing(database, message()) == Standing(
         0, 0, "exhausted", (("aborted", False),) * 3, reason="aborts"
@@ -168,9 +170,8 @@ async def test_a_message_that_kills_its_process_spends_its_own_budget_and_one_fr
         found = await standing(database, message())
         assert found.attempts[-1] == ("started", True)
     last, handler = await process("last"), Handler()
-    assert await last.attempt(message(), handler, policy, redelivered=True) == Ended(
-        State.EXHAUSTED, 1 + max_attempts, "attempts"
-    )
+    outcome = await last.attempt(message(), handler, policy, redelivered=True)
+    assert ended(outcome) == (State.EXHAUSTED, 1 + max_attempts, "attempts")
     assert handler.calls == []
     found = await standing(database, message())
     assert found.attempts == (("crashed", False),) + (("crashed", True),) * max_attempts

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from inbox import Attempt, Company, Debts, Inbox, Member, Message, Outcome, Policy, Tx, message_key
+from inbox.outcomes import Ended
+from inbox.states import State
 from pools import Pool, PoolSpec, SessionSettings
 from tests.support.databases import Database
 from tests.support.eventually import eventually
@@ -196,6 +198,12 @@ async def standing(database: Database, message: Message) -> Standing:
         reason=None if row is None else row["reason"],
         errors=tuple(attempt["error_class"] for attempt in attempts),
     )
+
+
+def ended(outcome: Outcome) -> tuple[State, int, str]:
+    """Return state, number of attempts and reason of an outcome that has ended its message."""
+    assert isinstance(outcome, Ended), outcome
+    return outcome.state, outcome.number, outcome.reason
 
 
 PROCESSED = Standing(receipts=1, effects=1)
