@@ -12,8 +12,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import pytest
+
 from inbox import Attempt, Company, Debts, Inbox, Member, Message, Outcome, Policy, Tx, message_key
-from inbox.outcomes import Ended
+from inbox.outcomes import Contended, Ended, Processed
 from inbox.states import State
 from pools import Pool, PoolSpec, SessionSettings
 from tests.support.databases import Database
@@ -24,6 +26,10 @@ Step = Callable[[Attempt, Tx], Awaitable[None]]
 
 NO_PAUSE = Policy(max_attempts=3, max_aborts=5, pacing_s=(0.0,), handler_timeout_s=10.0)
 """Three attempts without pauses, so that a test is not paced."""
+
+
+HOT_AND_COUNTED = pytest.mark.parametrize("redelivered", [False, True], ids=["hot", "counted"])
+"""Both paths of an attempt: a first delivery, and one that is counted before it runs."""
 
 
 def message(message_id: str = "m-1", **differences: Any) -> Message:
@@ -208,6 +214,30 @@ def ended(outcome: Outcome) -> tuple[State, int, str]:
 
 PROCESSED = Standing(receipts=1, effects=1)
 """Processed: a receipt, one effect, no row."""
+
+
+async def assert_charged(database: Database, error: str, *, effects: int = 0, outcome: str = "failed") -> None:
+    """Assert that the message waits after one charged attempt with this error, unstamped."""
+    found = await standing(database, message())
+    assert found == Standing(receipts=0, effects=effects, state="waiting", attempts=((outcome, True),))
+    assert found.errors == (error,)
+
+
+async def done_next_time(one: Process) -> None:
+    """Assert that the message is processed by its next copy, in its second attempt."""
+    assert await one.attempt(message(), Handler(), redelivered=True) == Processed(2)
+
+
+async def processed_in_the_end(one: Process, message: Message) -> Outcome:
+    """Deliver copies until one is not contended by a session that still is about to end; return that one's outcome."""
+
+    async def settled() -> Outcome | None:
+        outcome = await one.attempt(message, Handler(message_id=message.message_id), redelivered=True)
+        return None if isinstance(outcome, Contended) else outcome
+
+    found = await eventually(settled, what="the end of a lost session")
+    assert found is not None
+    return found
 
 
 async def key_is_locked(database: Database, message: Message) -> bool:
