@@ -17,6 +17,7 @@ from tests.support.subscribing import Deliveries, consuming, publishing, until_c
 from tests.support.vhosts import Vhost
 
 ROUNDS = 25
+OF_ONE_LIFE = 4
 
 
 def alive() -> tuple[int, int]:
@@ -64,7 +65,8 @@ async def test_reconnects_leave_no_tasks_and_no_channels_behind(
             await lose_the_line()
 
         async def at_rest() -> bool:
-            return len(asyncio.all_tasks()) <= tasks
+            # One life of a channel has some tasks that come and go; a leak would leave some for each of the rounds.
+            return len(asyncio.all_tasks()) <= tasks + OF_ONE_LIFE
 
         tasks = len(asyncio.all_tasks())
         forget(deliveries)
