@@ -223,15 +223,13 @@ async def test_a_suspect_waits_for_the_others_of_its_process_and_the_others_for_
     await works.wait()
     suspect = asyncio.create_task(one.attempt(message(), Handler(be_suspected), redelivered=True))
 
-    async def is_found_out() -> bool:
-        return bool(await database.fetchval("select suspect from inbox.message"))
-
-    await eventually(is_found_out, what="a suspicion on record")
+    await eventually(lambda: len(one.company._suspects) == 1, what="a suspect that waits at the gate")
+    assert await database.fetchval("select suspect from inbox.message")
     late = Handler(message_id="after")
     after = asyncio.create_task(one.attempt(message("after"), late))
-    # Neither holds anything while it waits; both would have run by now if nothing kept them.
-    await eventually(lambda: one.pool.statistics().in_use == 1, what="a suspect that holds no session")
-    assert (suspect_works.is_set(), late.calls) == (False, [])
+    await eventually(lambda: len(one.company._ordinary) == 1, what="a newcomer that waits at the gate")
+    # Neither holds anything while it waits.
+    assert (one.pool.statistics().in_use, suspect_works.is_set(), late.calls) == (1, False, [])
     may_end.set()
     await suspect_works.wait()
     assert await before == Processed(1)
