@@ -23,6 +23,8 @@ from tests.support.vhosts import Vhost
 
 Rounds = Callable[[int, int], int]
 
+pytestmark = pytest.mark.timeout(300)  # a broker takes ten seconds to come back, and comes back often in a full run
+
 _BATCH = 40
 
 
@@ -62,7 +64,7 @@ async def on_own_broker(tmp_path: Path, database: Database, own_vhost: Vhost, fl
 async def test_closing_all_connections_under_load_loses_and_doubles_nothing(service: Service, rounds: Rounds) -> None:
     processes = [await service.start(), await service.start()]
     ids: list[str] = []
-    for number in range(rounds(3, 50)):
+    for number in range(rounds(3, 20)):
         ids += await _loaded(service, number)
         await service.vhost.close_all_connections()
     await _ends_well(service, ids, *processes)
@@ -75,7 +77,7 @@ async def test_a_broker_that_goes_and_comes_back_under_load_loses_and_doubles_no
     service = on_own_broker
     process = await service.start()
     ids: list[str] = []
-    for number in range(rounds(1, 10)):
+    for number in range(rounds(1, 5)):
         ids += await _loaded(service, number)
         await asyncio.to_thread(getattr(own_broker, way))
         await not_ready(process, within_s=10)
@@ -175,7 +177,7 @@ async def _superuser(server: PostgresServer) -> AsyncIterator[asyncpg.Connection
 async def test_terminating_every_session_under_load_charges_nobody(service: Service, rounds: Rounds) -> None:
     processes = [await service.start(), await service.start()]
     ids: list[str] = []
-    for number in range(rounds(3, 50)):
+    for number in range(rounds(3, 20)):
         ids += await _loaded(service, number)
         assert await service.database.terminate_sessions() > 0
     await _ends_well(service, ids, *processes)
@@ -250,6 +252,35 @@ async def test_a_database_that_takes_no_writes_charges_nobody(
     await service.at_rest()
 
 
+async def test_a_database_that_froze_for_longer_than_a_statement_may_take_charges_nobody(
+    tmp_path: Path,
+    own_database: Database,
+    own_postgres: PostgresServer,
+    vhost: Vhost,
+    fleet: StartFleet,
+    rounds: Rounds,
+) -> None:
+    service = Service(
+        tmp_path,
+        own_database,
+        vhost,
+        fleet,
+        consumers={"work": {"max_attempts": 1, "handler_timeout": "70s"}},
+        tables={"drain": {"deadline": "80s", "grace_period": "120s"}},
+    )
+    await service.prepare()
+    process = await service.start()
+    ids = await _loaded(service, 0)
+    await asyncio.to_thread(own_postgres.freeze)
+    # The fleet's own statements may take 10 s, and its COMMIT 30 s.
+    await throughout(
+        lambda: alive(process), rounds(11, 35), what="the process being alive while the database is frozen"
+    )
+    await asyncio.to_thread(own_postgres.proceed)
+    await process.ready(within_s=30)
+    await _ends_well(service, ids, process)
+
+
 async def test_a_role_with_too_few_connections_slows_work_down_and_no_more(
     tmp_path: Path, own_database: Database, own_postgres: PostgresServer, vhost: Vhost, fleet: StartFleet
 ) -> None:
@@ -286,3 +317,59 @@ async def test_a_role_with_too_few_connections_slows_work_down_and_no_more(
     await eventually(lambda: service.starts().keys() >= set(wide), 15, what="every lane being at work again")
     go_on.touch()
     await _ends_well(service, [*ids, *wide], process)
+
+
+# Everything.
+
+
+async def test_when_all_servers_and_processes_die_at_once_nothing_is_lost_or_doubled(
+    tmp_path: Path,
+    own_database: Database,
+    own_postgres: PostgresServer,
+    own_vhost: Vhost,
+    own_broker: RabbitServer,
+    fleet: StartFleet,
+    rounds: Rounds,
+) -> None:
+    # Whoever dies in the middle of an attempt may have to do with its death. Other tests say what that costs.
+    patient = {"work": {"max_attempts": 100, "max_aborts": 100}}
+    service = Service(tmp_path, own_database, own_vhost, fleet, consumers=patient)
+    await service.prepare()
+    ids: list[str] = []
+    for number in range(rounds(1, 5)):
+        processes = [await service.start(), await service.start()]
+        ids += await _loaded(service, number)
+        for process in processes:
+            process.kill()
+        await asyncio.gather(asyncio.to_thread(own_broker.kill), asyncio.to_thread(own_postgres.kill))
+        await asyncio.gather(asyncio.to_thread(own_broker.start), asyncio.to_thread(own_postgres.start))
+    last = await service.start()
+    await service.settled(60)
+    await service.exact(ids)
+    await service.stopped(last)
+    await service.at_rest()
+
+
+@pytest.mark.parametrize("first", ["database", "broker"])
+async def test_a_process_outlives_the_loss_of_both_servers_whichever_comes_back_first(
+    first: str,
+    tmp_path: Path,
+    own_database: Database,
+    own_postgres: PostgresServer,
+    own_vhost: Vhost,
+    own_broker: RabbitServer,
+    fleet: StartFleet,
+) -> None:
+    service = Service(tmp_path, own_database, own_vhost, fleet, consumers={"work": {"max_attempts": 1}})
+    await service.prepare()
+    process = await service.start()
+    ids = await _loaded(service, 0)
+    await asyncio.gather(asyncio.to_thread(own_broker.stop_app), asyncio.to_thread(own_postgres.stop))
+    await not_ready(process, within_s=10)
+    await alive(process)
+    back = [own_postgres.start, own_broker.start_app]
+    for start in back if first == "database" else reversed(back):
+        await asyncio.to_thread(start)
+        await alive(process)
+    await process.ready()
+    await _ends_well(service, ids, process)
