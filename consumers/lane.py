@@ -8,6 +8,7 @@ requeued; reject-without-requeue is never used.
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import perf_counter
@@ -32,6 +33,7 @@ from inbox.outcomes import (
     Duplicate,
     Early,
     Ended,
+    Full,
     Processed,
     Stopped,
     Unavailable,
@@ -174,6 +176,8 @@ class Lane:
                 await self._park(delivery, decoded, None, redelivered=redelivered)
             case Early(remaining_s):
                 await self._park(delivery, decoded, remaining_s, redelivered=redelivered)
+            case Full():
+                await self._park(delivery, decoded, math.inf, redelivered=redelivered)
             case Waiting(delay_s=delay_s) if delay_s > 0:
                 await self._park(delivery, decoded, delay_s, redelivered=redelivered)
             case Waiting() | Unknown() | Stopped():

@@ -52,7 +52,8 @@ class Parking:
     async def park(self, delivery: Delivery, *, remaining_s: float | None, redelivered: bool, message_id: str) -> str:
         """Put a copy of a delivery into a parking queue and return the step's name, once the broker has confirmed it.
 
-        :param remaining_s: how long the message has to wait yet; None: until another copy of it is done.
+        :param remaining_s: how long the message has to wait yet, infinity for the longest step; None: until another
+            copy of it is done.
         :param redelivered: an attempt may have started on this delivery, or on an earlier one.
         :param message_id: the message's; for the copy if the sender gave it elsewhere than in the property.
         :raises PublishError: it is not known to be there: the delivery must be kept.

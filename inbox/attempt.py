@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -37,6 +37,7 @@ from inbox.outcomes import (
     Duplicate,
     Early,
     Ended,
+    Full,
     Outcome,
     Processed,
     Stopped,
@@ -77,13 +78,23 @@ class Inbox:
     :param member_id: this process start.
     :param company: shared by all consumers of the process.
     :param debts: shared by all consumers of the process.
+    :param may_begin: returns whether a message that is not on record may be begun; one that is on record always may.
     """
 
-    def __init__(self, *, pool: Pool, member_id: UUID, company: Company, debts: Debts) -> None:
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        member_id: UUID,
+        company: Company,
+        debts: Debts,
+        may_begin: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._pool = pool
         self._member_id = member_id
         self._company = company
         self._debts = debts
+        self._may_begin = may_begin
         self.runner = Runner()
 
     async def attempt(self, message: Message, policy: Policy, handle: Handle, *, redelivered: bool) -> Outcome:
@@ -118,8 +129,10 @@ class Inbox:
         claim = Claim(message, policy, self._member_id, checkout, Attempt(1, 1, claim_id), counted=False, alone=alone)
         async with self._supervised(claim):
             match tag:
-                case "SELECT 0":
+                case "SELECT 0" if self._may_begin():
                     return await self._run(claim, handle)
+                case "SELECT 0":
+                    return await self._leave(claim, statements.ROLLBACK, Full())
                 case "SELECT 1":
                     return await self._leave(claim, statements.ROLLBACK, Contended())
                 case "SELECT 2":
@@ -149,7 +162,7 @@ class Inbox:
     async def _start(self, claim: Claim, handle: Handle) -> _Step:
         """Ask for the verdict about this copy and, if its start was counted, run it."""
         try:
-            starting = asyncio.ensure_future(claim.start())
+            starting = asyncio.ensure_future(claim.start(may_begin=self._may_begin()))
             if armed():
                 await asyncio.sleep(0)  # the statement is written in the task's first step
                 reach("start.sent")
@@ -178,6 +191,8 @@ class Inbox:
                 step = Undecided()
             case "suspect":
                 step = _Suspect()
+            case "full":
+                step = Full()
             case "exhausted":
                 step = Ended(State.EXHAUSTED, started.number, started.state)
             case verdict:

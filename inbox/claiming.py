@@ -108,8 +108,11 @@ class Claim:
         """
         return await simple(self.connection, sql)
 
-    async def start(self) -> Started:
-        """Ask for the counted path's verdict, which commits the start if it is `run`."""
+    async def start(self, *, may_begin: bool) -> Started:
+        """Ask for the counted path's verdict, which commits the start if it is `run`.
+
+        :param may_begin: whether a message that is not on record may be put there.
+        """
         policy, message = self.policy, self.message
         self.may_be_started = True
         row = await self._fetchrow(
@@ -118,6 +121,7 @@ class Claim:
             self.attempt.claim_id,
             self.member_id,
             self.alone,
+            may_begin,
             *_identity(message),
             policy.max_attempts,
             policy.max_aborts,
@@ -133,6 +137,7 @@ class Claim:
         *,
         error_class: str | None = None,
         error_text: str | None = None,
+        error_trace: str | None = None,
         reason: str | None = None,
         after_s: float | None = None,
         pacing_s: tuple[float, ...] | None = None,
@@ -151,6 +156,7 @@ class Claim:
             outcome.value,
             error_class,
             error_text,
+            error_trace,
             reason,
             after_s,
             policy.max_attempts,

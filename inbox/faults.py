@@ -1,18 +1,22 @@
-"""Whose fault an error is: one table of SQLSTATEs and exception types.
+"""Whose fault an error is: one table of SQLSTATEs and exception types, and what a consumer judges otherwise.
 
-Asked only about errors that came out of the fleet's own statements or through a `Tx`; a handler's other errors are
-always its own. The order of the questions matters: a session that is gone shows as several types, so whether it is
-closed is asked first.
+The table speaks of errors that came out of the fleet's own statements or through a `Tx`; a handler's other errors are
+its own, unless their type alone tells. A consumer's overrides come before the table, but only for its handlers, and
+never for a session that is of no use any more. Errors are told apart by type and SQLSTATE, never by text.
+
+`docs/faults.md` shows the table; `scripts/fault_table.py` writes it there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 import asyncpg
 
-from inbox.errors import AttemptLost
+from pools import PoolTimeout
 
 _ABORTED = "25P02"  # in_failed_sql_transaction
 
@@ -20,45 +24,106 @@ _ABORTED = "25P02"  # in_failed_sql_transaction
 class Fault(Enum):
     """What an error means for the attempt."""
 
-    HANDLER = "handler"  # charged
-    TIME_IS_UP = "time_is_up"  # charged, as timed out
-    RERUN = "rerun"  # not charged: run again at once, claim kept
-    SESSION_LOST = "session_lost"  # not charged: come again on a new session
-    PAUSE = "pause"  # not charged: the database cannot serve anybody, so the consumer pauses
+    CHARGE = "charge"  # the handler's own failure
+    RERUN = "rerun"  # not charged: run again at once, claim kept; aborted when that did not help
+    ABORT = "abort"  # not charged: the message waits by its pacing
+    PAUSE = "pause"  # not charged, and the consumer pauses: nobody can be served
+    SESSION_LOST = "new session"  # not charged: come again at once on a new session
 
 
-_BY_SQLSTATE: dict[str, Fault] = {
-    "40001": Fault.RERUN,  # serialization_failure
-    "40P01": Fault.RERUN,  # deadlock_detected
-    "55P03": Fault.RERUN,  # lock_not_available
-    "26000": Fault.SESSION_LOST,  # the session forgot its prepared statements: only a new one helps
-    "57014": Fault.TIME_IS_UP,  # query_canceled: our statement_timeout
-    "53400": Fault.HANDLER,  # configuration_limit_exceeded: this statement's own temporary files
-    "25006": Fault.PAUSE,  # read_only_sql_transaction: a demoted server
-    "25P03": Fault.SESSION_LOST,  # idle_in_transaction_session_timeout
-    "25P04": Fault.SESSION_LOST,  # transaction_timeout
-    "XX000": Fault.PAUSE,
-    "XX001": Fault.PAUSE,
-    "XX002": Fault.PAUSE,
-}
-_BY_CLASS: dict[str, Fault] = {
-    "53": Fault.PAUSE,  # insufficient resources: disk, memory, connections
-    "57": Fault.PAUSE,  # operator intervention: starting, stopping
-    "58": Fault.PAUSE,  # system error
-    "28": Fault.PAUSE,  # invalid authorization
-}
-# In the fleet's own statements these mean that a migration, a privilege or a partition is missing: nobody's message
-# can be served.
-_OURS: dict[str, Fault] = {
-    "23514": Fault.PAUSE,  # no partition for the receipt
-    "3D000": Fault.PAUSE,
-    "3F000": Fault.PAUSE,
-    "42501": Fault.PAUSE,
-    "42703": Fault.PAUSE,
-    "42883": Fault.PAUSE,
-    "42P01": Fault.PAUSE,
-    "42P10": Fault.PAUSE,
-}
+ACTIONS: Mapping[str, Fault] = MappingProxyType(
+    {fault.value: fault for fault in (Fault.CHARGE, Fault.RERUN, Fault.ABORT, Fault.PAUSE)}
+)
+"""What a consumer may choose, by its word in the configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table.
+
+    :param met: a SQLSTATE, the first two characters of a class of them, or an exception type, subclasses included.
+    :param handler: what it means if a handler's statement met it.
+    :param fleet: what it means if a statement of the fleet's own did.
+    :param anywhere: its type alone tells, so it need not have come through the tx.
+    """
+
+    met: str | type[BaseException]
+    name: str
+    handler: Fault
+    fleet: Fault
+    why: str
+    anywhere: bool = False
+
+    @property
+    def key(self) -> str:
+        """What stands for it in a configuration."""
+        if isinstance(self.met, str):
+            return self.met
+        module = self.met.__module__
+        return self.met.__qualname__ if module == "builtins" else f"{module.partition('.')[0]}.{self.met.__qualname__}"
+
+
+_CHARGE, _RERUN, _ABORT, _PAUSE, _LOST = Fault.CHARGE, Fault.RERUN, Fault.ABORT, Fault.PAUSE, Fault.SESSION_LOST
+
+TABLE: tuple[Row, ...] = (
+    Row("40001", "serialization_failure", _RERUN, _RERUN, "somebody else's transaction was first; the next try sees it"),
+    Row("40P01", "deadlock_detected", _RERUN, _RERUN, "one of two had to give way; the other one is done soon"),
+    Row("55P03", "lock_not_available", _RERUN, _RERUN, "somebody else holds the lock, by `lock_timeout` or NOWAIT"),
+    Row("57014", "query_canceled", _ABORT, _ABORT, "`statement_timeout`, or an operator's cancel: it gives way for now"),
+    Row("25P03", "idle_in_transaction_session_timeout", _LOST, _LOST, "the server has ended the session"),
+    Row("25P04", "transaction_timeout", _LOST, _LOST, "the server has ended the session"),
+    Row("26000", "invalid_sql_statement_name", _LOST, _LOST, "the session forgot its prepared statements"),
+    Row("25006", "read_only_sql_transaction", _ABORT, _PAUSE, "a server that was demoted"),
+    Row("53400", "configuration_limit_exceeded", _CHARGE, _PAUSE, "this statement's own temporary files"),
+    Row("22", "data exception", _CHARGE, _PAUSE, "what the handler made of this message"),
+    Row("23", "integrity constraint violation", _CHARGE, _PAUSE, "the handler's data; ours: no partition for a receipt"),
+    Row("28", "invalid authorization", _ABORT, _PAUSE, "a role or password that changed"),
+    Row("3D", "invalid catalog name", _CHARGE, _PAUSE, "ours: the database is gone"),
+    Row("3F", "invalid schema name", _CHARGE, _PAUSE, "ours: a migration is missing"),
+    Row("42", "syntax error or access rule violation", _CHARGE, _PAUSE, "ours: a migration or a privilege is missing"),
+    Row("53", "insufficient resources", _ABORT, _PAUSE, "disk, memory or connections of the server"),
+    Row("57", "operator intervention", _ABORT, _PAUSE, "the server starts or stops"),
+    Row("58", "system error", _ABORT, _PAUSE, "the server's files or its operating system"),
+    Row("P0", "PL/pgSQL error", _CHARGE, _PAUSE, "what the service's own functions raise"),
+    Row("XX", "internal error", _ABORT, _PAUSE, "the server itself, or damaged data"),
+    Row(asyncpg.InvalidCachedStatementError, "", _RERUN, _RERUN, "the schema changed under a cached plan"),
+    Row(asyncpg.OutdatedSchemaCacheError, "", _RERUN, _RERUN, "the schema changed under a cached type"),
+    Row(asyncpg.InternalClientError, "", _LOST, _LOST, "the driver does not know what its session is doing"),
+    Row(TimeoutError, "", _ABORT, _PAUSE, "a statement's own `timeout`; ours: the server does not answer"),
+    Row(OSError, "", _CHARGE, _PAUSE, "ours: the server cannot be reached"),
+    Row(PoolTimeout, "", _ABORT, _PAUSE, "no connection became free in time", anywhere=True),
+)
+ELSE = Row("", "anything else", Fault.CHARGE, Fault.PAUSE, "a handler fails by itself; ours would fail for everybody")
+"""What holds for an error without a row."""
+
+_BY_CODE = {row.met: row for row in TABLE if isinstance(row.met, str)}
+_BY_TYPE = {row.met: row for row in TABLE if not isinstance(row.met, str)}
+LOST_WITH_ITS_SESSION = frozenset(row.met for row in TABLE if isinstance(row.met, str) and row.handler is _LOST)
+"""SQLSTATEs that no override can reach: whoever meets them needs a new session, whatever is charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What one consumer's handlers are judged by before the table.
+
+    :param by_sqlstate: by a SQLSTATE or by its class, for what met a statement of the tx.
+    :param by_type: for whatever a handler raised, subclasses included; the nearest base wins.
+    """
+
+    by_sqlstate: Mapping[str, Fault] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    by_type: Mapping[type[BaseException], Fault] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+
+    def of(self, error: BaseException, *, through_tx: bool) -> Fault | None:
+        """Return what was chosen for an error: a SQLSTATE before its class, both before a type; or None."""
+        sqlstate = _sqlstate(error)
+        if through_tx and sqlstate:
+            chosen = self.by_sqlstate.get(sqlstate) or self.by_sqlstate.get(sqlstate[:2])
+            if chosen is not None:
+                return chosen
+        return next((self.by_type[kind] for kind in type(error).__mro__ if kind in self.by_type), None)
+
+
+NO_OVERRIDES = Overrides()
 
 
 class AttemptLostError(asyncpg.PostgresError):
@@ -67,18 +132,27 @@ class AttemptLostError(asyncpg.PostgresError):
     sqlstate = "IN001"
 
 
-def in_handler(error: BaseException, faults: tuple[BaseException, ...], *, closed: bool) -> Fault:
-    """Judge an error that a handler raised.
+def in_handler(
+    error: BaseException, faults: tuple[BaseException, ...], overrides: Overrides = NO_OVERRIDES
+) -> Fault:
+    """Judge an error that a handler raised, by the first one that says anything: itself, what it holds, its causes.
 
     :param faults: the driver errors that passed through its tx.
-    :param closed: whether the session is gone.
+    :param overrides: of the consumer.
     """
-    if closed:
-        return Fault.SESSION_LOST
     for cause in _chain(error):
-        if any(cause is fault for fault in faults):
-            return _by_code(what_aborted(cause, faults), Fault.HANDLER)
-    return Fault.HANDLER
+        through_tx = any(cause is fault for fault in faults)
+        met = what_aborted(cause, faults) if through_tx else cause
+        row = _row_of(met)
+        known = through_tx or row.anywhere
+        if known and row.handler is Fault.SESSION_LOST:
+            return row.handler
+        chosen = overrides.of(met, through_tx=through_tx)
+        if chosen is not None:
+            return chosen
+        if known:
+            return row.handler
+    return ELSE.handler
 
 
 def what_aborted(error: BaseException, faults: tuple[BaseException, ...]) -> BaseException:
@@ -87,35 +161,38 @@ def what_aborted(error: BaseException, faults: tuple[BaseException, ...]) -> Bas
     A handler that swallows a deadlock and goes on gets that refusal at each further statement; the deadlock is what
     happened to it.
     """
-    if getattr(error, "sqlstate", None) != _ABORTED:
+    if _sqlstate(error) != _ABORTED:
         return error
-    return next((fault for fault in reversed(faults) if getattr(fault, "sqlstate", None) != _ABORTED), error)
+    return next((fault for fault in reversed(faults) if _sqlstate(fault) != _ABORTED), error)
 
 
 def in_machine(error: BaseException, *, closed: bool) -> Fault:
-    """Judge an error of the fleet's own statement, or of getting a connection for it."""
-    sqlstate = getattr(error, "sqlstate", None)
-    if isinstance(sqlstate, str) and sqlstate in _OURS:
-        return _OURS[sqlstate]
+    """Judge an error of the fleet's own statement, or of getting a connection for it.
+
+    :param closed: whether its session is gone. That says nothing about the server, unless the server did.
+    """
+    row = _row_of(error)
     if not closed:
-        return _by_code(error, Fault.PAUSE)
-    # A closed session says nothing about the server, unless the server did.
-    return Fault.PAUSE if _by_code(error, Fault.SESSION_LOST) is Fault.PAUSE else Fault.SESSION_LOST
+        return row.fleet
+    told = row is not ELSE and isinstance(row.met, str) and row.fleet is Fault.PAUSE
+    return Fault.PAUSE if told else Fault.SESSION_LOST
 
 
-def _by_code(error: BaseException, otherwise: Fault) -> Fault:
+def _row_of(error: BaseException) -> Row:
+    for kind in type(error).__mro__:
+        if kind in _BY_TYPE:
+            return _BY_TYPE[kind]
+    sqlstate = _sqlstate(error)
+    return _BY_CODE.get(sqlstate) or _BY_CODE.get(sqlstate[:2], ELSE)
+
+
+def _sqlstate(error: BaseException) -> str:
     sqlstate = getattr(error, "sqlstate", None)
-    if isinstance(error, (asyncpg.OutdatedSchemaCacheError, asyncpg.InvalidCachedStatementError)):
-        return Fault.RERUN  # the schema changed under a cached statement; the next try plans anew
-    if isinstance(error, asyncpg.InternalClientError):
-        return Fault.SESSION_LOST  # the driver does not know any more what its session is doing
-    if not isinstance(sqlstate, str) or sqlstate.startswith("08"):
-        return otherwise
-    return _BY_SQLSTATE.get(sqlstate) or _BY_CLASS.get(sqlstate[:2], otherwise)
+    return sqlstate if isinstance(sqlstate, str) else ""
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, the members of a group, and what they were raised from."""
+    """Yield an error, the members of a group in their order, and what each was raised from."""
     seen: set[int] = set()
     pending: list[BaseException] = [error]
     while pending:
@@ -124,12 +201,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(current))
         yield current
-        if isinstance(current, BaseExceptionGroup):
-            pending.extend(current.exceptions)
         if current.__cause__ is not None:
             pending.append(current.__cause__)
         elif current.__context__ is not None and not current.__suppress_context__:
             pending.append(current.__context__)
-
-
-__all__ = ["AttemptLost", "AttemptLostError", "Fault", "in_handler", "in_machine"]
+        if isinstance(current, BaseExceptionGroup):
+            pending.extend(reversed(current.exceptions))

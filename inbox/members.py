@@ -1,7 +1,8 @@
 """Process starts and their heartbeats.
 
 Every process start is a member with an id of its own. While its heartbeat is younger than its expiry, in database
-time, its undecided attempts are nobody else's to judge.
+time, its undecided attempts are nobody else's to judge. And nobody judges who has not sent heartbeats without a gap for
+as long as that: an outage of the database keeps everybody's away.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from uuid import UUID
@@ -59,13 +61,16 @@ class Member:
             )
             await connection.execute(_FORGET, _FORGET_AFTER_S, timeout=_TIMEOUT_S)
 
-    async def beat(self, pool: Pool) -> None:
-        """Send heartbeats until cancelled. A beat that fails is logged and the next one is sent in its time."""
+    async def beat(self, pool: Pool, *, paused: Callable[[], Iterable[str]] = tuple) -> None:
+        """Send heartbeats until cancelled. A beat that fails is logged and the next one is sent in its time.
+
+        :param paused: returns the consumers, by key name, whose deliveries this process holds without working on them.
+        """
         while True:
             await asyncio.sleep(self.heartbeat_s)
             try:
                 async with pool.acquire() as connection:
-                    known = await connection.fetchval(_BEAT, self.id, timeout=_TIMEOUT_S)
+                    known = await connection.fetchval(_BEAT, self.id, list(paused()), timeout=_TIMEOUT_S)
                 if known is None:
                     await self.register(pool)
             except (*DRIVER_ERRORS, PoolError) as error:

@@ -81,6 +81,12 @@ class Early:
 
 
 @dataclass(frozen=True, slots=True)
+class Full:
+    """The consumer has as many unfinished messages on record as it may, and this one is not among them: park it on the
+    longest step. Nothing ran, nothing is counted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """The attempt failed or was aborted on record, and budget is left: wait `delay_s` in the broker (0: requeue)."""
 
@@ -124,5 +130,16 @@ class Stopped:
 
 
 Outcome: TypeAlias = (
-    Processed | Duplicate | Absorbed | Contended | Undecided | Early | Waiting | Ended | Unknown | Unavailable | Stopped
+    Processed
+    | Duplicate
+    | Absorbed
+    | Contended
+    | Undecided
+    | Early
+    | Full
+    | Waiting
+    | Ended
+    | Unknown
+    | Unavailable
+    | Stopped
 )

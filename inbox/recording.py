@@ -12,7 +12,8 @@ import asyncio
 from inbox import statements
 from inbox.claiming import Claim, CommitUnknown, Recorded, StatementFailed, open_session
 from inbox.judging import Failure
-from inbox.safe_text import MAX_NAME_TEXT, error_class, error_text, safe
+from inbox.outcomes import Reject, Retry
+from inbox.safe_text import MAX_NAME_TEXT, error_class, error_text, error_trace, safe
 from pools import Pool
 
 _TRIES = 40
@@ -75,6 +76,8 @@ async def _write(claim: Claim, failure: Failure) -> Recorded:
         failure.outcome,
         error_class=None if error is None else error_class(error),
         error_text=None if error is None else error_text(error),
+        # An answer is no error: where it was raised tells nobody anything.
+        error_trace=None if error is None or isinstance(error, (Reject, Retry)) else error_trace(error),
         reason=None if failure.reason is None else safe(failure.reason, MAX_NAME_TEXT),
         after_s=failure.after_s,
         pacing_s=failure.pacing_s,

@@ -6,9 +6,13 @@ message must never be the reason why the message cannot be recorded.
 
 from __future__ import annotations
 
+import traceback
+
 MAX_ERROR_TEXT = 4_000
+MAX_ERROR_TRACE = 8_000
 MAX_NAME_TEXT = 500
 MAX_OF_GROUP = 10
+_MAX_FRAMES = 40
 
 
 def safe(text: str, limit: int = MAX_ERROR_TEXT) -> str:
@@ -31,6 +35,19 @@ def error_text(error: BaseException) -> str:
         inner = "; ".join(f"{error_class(each)}: {error_text(each)}" for each in error.exceptions[:MAX_OF_GROUP])
         return safe(f"{_said(error)}: {inner}")
     return safe(_said(error))
+
+
+def error_trace(error: BaseException) -> str | None:
+    """Return an error's traceback, causes included; its end, where the error itself stands, if it is long."""
+    if error.__traceback__ is None:
+        return None
+    try:
+        traced = "".join(traceback.format_exception(error, limit=-_MAX_FRAMES))
+    except Exception as broken:
+        traced = f"(this traceback cannot be printed: {type(broken).__name__})"
+    if len(traced) > MAX_ERROR_TRACE:
+        traced = "…" + traced[1 - MAX_ERROR_TRACE :]
+    return safe(traced, MAX_ERROR_TRACE)
 
 
 def _said(error: BaseException) -> str:

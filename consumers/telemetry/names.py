@@ -17,6 +17,7 @@ from inbox.outcomes import (
     Duplicate,
     Early,
     Ended,
+    Full,
     Outcome,
     Processed,
     Stopped,
@@ -180,6 +181,8 @@ def outcome_label(outcome: Outcome) -> str:
             return "undecided"
         case Early():
             return "early"
+        case Full():
+            return "full"
         case Waiting(charged=charged):
             return "waiting" if charged else "aborted"
         case Ended(state=state):

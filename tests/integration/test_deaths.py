@@ -289,6 +289,43 @@ async def test_a_process_does_not_take_itself_for_dead_after_an_outage_that_kept
     assert await one.attempt(message(), copies, redelivered=True) == Processed(2)
 
 
+async def test_nobody_is_charged_for_an_outage_that_kept_every_heartbeat_away_for_longer_than_the_expiry(
+    process: StartProcess, database: Database
+) -> None:
+    one, other, copies = await process("one"), await process("other"), Handler()
+    await lose(one)
+    await database.execute("update inbox.member set heartbeat_at = heartbeat_at - 2 * expiry")
+    assert await other.attempt(message(), copies, redelivered=True) == Undecided()
+    await database.fetchval(query("beat"), other.member.id, [])
+    assert await other.attempt(message(), copies, redelivered=True) == Undecided()
+    await database.execute("update inbox.member set steady_since = steady_since - expiry + interval '1 s'")
+    assert await other.attempt(message(), copies, redelivered=True) == Undecided()
+    assert await standing(database, message()) == Standing(0, 0, "attempting", (("started", True),))
+    await database.execute("update inbox.member set steady_since = steady_since - interval '1 s'")
+    assert await other.attempt(message(), copies, redelivered=True) == Processed(2)
+
+
+async def test_heartbeats_that_come_in_time_keep_a_process_steady(process: StartProcess, database: Database) -> None:
+    one = await process()
+    statement = "select steady_since < now() - expiry from inbox.member where id = $1"
+    await database.execute("update inbox.member set heartbeat_at = heartbeat_at - expiry + interval '5 s'")
+    await database.fetchval(query("beat"), one.member.id, [])
+    assert await database.fetchval(statement, one.member.id)
+    await database.execute("update inbox.member set heartbeat_at = heartbeat_at - expiry")
+    await database.fetchval(query("beat"), one.member.id, [])
+    assert not await database.fetchval(statement, one.member.id)
+
+
+async def test_a_process_that_has_just_started_judges_nobody(process: StartProcess, database: Database) -> None:
+    one, newcomer = await process("one"), await process("newcomer")
+    await lose(one)
+    await database.execute(
+        "update inbox.member set heartbeat_at = heartbeat_at - 2 * expiry where id = $1", one.member.id
+    )
+    await newcomer.member.register(newcomer.housekeeping)
+    assert await newcomer.attempt(message(), Handler(), redelivered=True) == Undecided()
+
+
 async def test_a_process_that_was_taken_for_dead_cannot_undo_what_its_successor_did(
     process: StartProcess, database: Database
 ) -> None:

@@ -51,10 +51,10 @@ async def test_a_transaction_that_has_said_something_about_a_message_commits_dur
     key, claim_id = message().key, uuid4()
     identity = ("billing", "/shop", "m-1", "order.placed", b"", b"", "shop", "order.placed", None)
     for statement, arguments in (
-        (query("start_attempt"), (key, claim_id, uuid4(), False, *identity, 3, 3, [0.0], 0.0)),
+        (query("start_attempt"), (key, claim_id, uuid4(), False, True, *identity, 3, 3, [0.0], 0.0)),
         (
             query("record_outcome"),
-            (key, claim_id, uuid4(), False, False, *identity, 0, "failed", "E", "no", None, None, 3, 3, [0.0]),
+            (key, claim_id, uuid4(), False, False, *identity, 0, "failed", "E", "no", None, None, None, 3, 3, [0.0]),
         ),
         (query("settle_debt"), (key, claim_id, [0.0])),
         ("call inbox.stamp($1)", (key,)),

@@ -176,6 +176,11 @@ class Interleavings(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self._run(self.world.pass_time(seconds))
 
+    @_some(lambda world: world.at_work())
+    @rule(process=numbers)
+    def an_outage_ends_and_one_process_is_heard_before_the_others(self, process: int) -> None:
+        self._run(self.world.outage(process))
+
     @_some(lambda world: world.senders())
     @rule(sender=numbers)
     def a_sender_publishes(self, sender: int) -> None:

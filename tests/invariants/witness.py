@@ -99,7 +99,7 @@ create trigger witness after insert or update on inbox.attempt
 
 _FORGET = """
 with ended as (delete from inbox.message), received as (delete from inbox.receipt), left_ as (delete from inbox.member),
-     written as (delete from ledger)
+     written as (delete from ledger), noted as (delete from inbox.exhaustion)
 update witness.clock set began = clock_timestamp(), passed_s = 0
 """
 
@@ -183,8 +183,9 @@ class Witness:
         """Move the clock; the heartbeats of these processes come in time meanwhile."""
         await self._ask(
             "with moved as (update witness.clock set passed_s = passed_s + $1 returning began, passed_s) "
-            "update inbox.member set heartbeat_at = began + make_interval(secs => passed_s) from moved "
-            "where id = any($2) and stopped_at is null",
+            "update inbox.member set heartbeat_at = began + make_interval(secs => passed_s), steady_since = case "
+            "when heartbeat_at + expiry > began + make_interval(secs => passed_s - $1) then steady_since "
+            "else began + make_interval(secs => passed_s) end from moved where id = any($2) and stopped_at is null",
             seconds,
             alive,
         )

@@ -250,6 +250,12 @@ class World:
         await self._witness.pass_time(seconds, alive)
         self.broker.pass_time(seconds)
 
+    async def outage(self, process: int) -> None:
+        """No heartbeat arrives for longer than its expiry; then one process sends its own, and nobody else has yet."""
+        await self._witness.pass_time(EXPIRY_S + 1.0, [])
+        self.broker.pass_time(EXPIRY_S + 1.0)
+        await self._witness.pass_time(0.0, [_nth(self.processes, process).member.id])
+
     async def close_breaker(self, process: int) -> None:
         """A probe succeeds."""
         chosen = _nth(self.paused(), process)

@@ -20,6 +20,7 @@ from inbox.queries import query
 from tests.support.databases import Database
 
 ROWS = 10_000
+JUDGE = uuid4()
 IDENTITY = ("billing", "/shop", "m", "order", b"", b"", "", "", None)
 
 
@@ -27,8 +28,9 @@ async def fill(database: Database) -> None:
     """Ten thousand receipts, rows, and attempts."""
     await database.execute(
         f"""
-        insert into inbox.member (id, service, build, host, pid, expiry, started_at, heartbeat_at)
-        select gen_random_uuid(), 'test', 'test', 'test', 1, '30 s', now(), now() from generate_series(1, {ROWS});
+        insert into inbox.member (id, service, build, host, pid, expiry, started_at, heartbeat_at, steady_since)
+        select gen_random_uuid(), 'test', 'test', 'test', 1, '30 s', now(), now(), now()
+          from generate_series(1, {ROWS});
         insert into inbox.receipt (key) select gen_random_uuid() from generate_series(1, {ROWS});
         insert into inbox.message (key, consumer, source, message_id, type, state, due_at, body, properties, exchange,
                                    routing_key, first_seen_at, changed_at)
@@ -45,6 +47,11 @@ async def fill(database: Database) -> None:
 async def session(database: Database) -> AsyncIterator[asyncpg.Connection[Any]]:
     """A session that has made its plans while the tables were empty and looked so, as on the first day."""
     await database.execute("analyze")
+    await database.execute(
+        "insert into inbox.member (id, service, build, host, pid, expiry, started_at, heartbeat_at, steady_since) "
+        "values ($1, 'test', 'test', 'test', 1, '1 h', now(), now(), now() - interval '2 h')",
+        JUDGE,
+    )
     connection = await database.connect()
     for _ in range(8):  # the sixth plan is kept
         await play(connection, uuid4())
@@ -60,7 +67,7 @@ async def play(connection: asyncpg.Connection[Any], key: UUID) -> Counter[tuple[
     before = await scans(connection)
     try:
         await connection.fetch(f"select from inbox.look({literal},{statements.literal(uuid4())})")
-        await start(connection, key, uuid4())
+        await start(connection, key, uuid4(), uuid4())
         claim_id = uuid4()
         await start(connection, key, claim_id)  # which finds that nobody knows the member whose attempt this is
         await fail(connection, key, claim_id)
@@ -84,15 +91,15 @@ async def scans(connection: asyncpg.Connection[Any]) -> Counter[tuple[str, str]]
     return Counter({(row["relname"], kind): row[kind] or 0 for row in rows for kind in ("seq_scan", "idx_scan")})
 
 
-async def start(connection: asyncpg.Connection[Any], key: UUID, claim_id: UUID) -> None:
+async def start(connection: asyncpg.Connection[Any], key: UUID, claim_id: UUID, member_id: UUID = JUDGE) -> None:
     verdict = await connection.fetchval(
-        query("start_attempt"), key, claim_id, uuid4(), True, *IDENTITY, 9, 9, [0.0], 0.0
+        query("start_attempt"), key, claim_id, member_id, True, True, *IDENTITY, 9, 9, [0.0], 0.0
     )
     assert verdict == "run"
 
 
 async def fail(connection: asyncpg.Connection[Any], key: UUID, claim_id: UUID) -> None:
-    ending = (0.0, "failed", "E", "no", None, None, 9, 9, [0.0])
+    ending = (0.0, "failed", "E", "no", None, None, None, 9, 9, [0.0])
     state = await connection.fetchval(query("record_outcome"), key, claim_id, uuid4(), False, False, *IDENTITY, *ending)
     assert state == "waiting"
 

@@ -160,6 +160,10 @@ async def process_on(
         await pool.open()
         await housekeeping.open()
         await member.register(housekeeping)
+        # Long enough ago to judge others, as after some time of work.
+        await database.execute(
+            "update inbox.member set steady_since = steady_since - 2 * expiry where id = $1", member.id
+        )
         yield Process(
             database=database,
             pool=pool,

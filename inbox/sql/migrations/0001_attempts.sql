@@ -41,7 +41,50 @@ create table inbox.member (
     expiry       interval    not null,
     started_at   timestamptz not null,
     heartbeat_at timestamptz not null,
+    -- Since when no heartbeat of this process has come later than its expiry after the one before.
+    steady_since timestamptz not null,
+    -- Consumers that this process holds paused, by key name: deliveries may be in its hands meanwhile.
+    paused       text[]      not null default '{}',
     stopped_at   timestamptz
+);
+
+-- What is known of the process that owns an undecided attempt: 'stopped' in order, 'dead', or 'alive' as far as the
+-- judge can tell. An outage of the database keeps every heartbeat away, and nobody dies of that. So only a steady
+-- process may call another one dead: it has come through for at least as long as a living owner would have needed.
+create function inbox.owner_is(p_owner uuid, p_judge uuid) returns text
+    language plpgsql volatile
+    as $$
+declare
+    v_now   timestamptz := inbox.clock();
+    v_owner inbox.member;
+    v_judge inbox.member;
+begin
+    if p_owner = p_judge then
+        return 'alive';
+    end if;
+    select * into v_owner from inbox.member where id = p_owner;
+    if v_owner.stopped_at is not null then
+        return 'stopped';
+    end if;
+    select * into v_judge from inbox.member where id = p_judge;
+    if v_owner.heartbeat_at + v_owner.expiry > v_now
+       or v_judge.id is null
+       or v_judge.heartbeat_at + v_judge.expiry <= v_now
+       or v_judge.steady_since + coalesce(v_owner.expiry, v_judge.expiry) > v_now then
+        return 'alive';
+    end if;
+    return 'dead';
+end
+$$;
+
+-- Work that one process of a service does for all, such as republishing: held for a while and renewed, in database
+-- time. Whatever a holder does is safe if two hold it.
+create table inbox.duty (
+    service    text        not null,
+    name       text        not null,
+    member_id  uuid        not null,
+    held_until timestamptz not null,
+    primary key (service, name)
 );
 
 -- The processed stamp: one insert, never updated. Few wide partitions, made ahead; there is no default
@@ -90,6 +133,9 @@ create table inbox.message (
     first_seen_at      timestamptz not null,
     changed_at         timestamptz not null,
     finished_at        timestamptz,
+    -- How often the sweep has asked for a copy of a message that nobody brought, and when it last did.
+    sweeps             integer     not null default 0,
+    swept_at           timestamptz,
     constraint message_state_is_known
         check (state in ('attempting', 'waiting', 'exhausted', 'rejected', 'discarded')),
     constraint message_attempting_has_a_claim
@@ -122,6 +168,7 @@ create table inbox.attempt (
     finished_at timestamptz,
     error_class text,
     error_text  text,
+    error_trace text,
     constraint attempt_number_is_its_own
         unique (key, generation, number),
     constraint attempt_outcome_is_known
@@ -132,6 +179,46 @@ create table inbox.attempt (
         check (case outcome when 'aborted' then not charged when 'rejected' then not charged
                             when 'crashed' then true else charged end)
 );
+
+-- One record per exhaustion, an obligation until it is acknowledged. It stands by itself: neither a replay nor
+-- retention of the message takes it away, so it has the message's bytes too.
+create table inbox.exhaustion (
+    id              uuid        primary key default gen_random_uuid(),
+    key             uuid        not null,
+    generation      integer     not null,
+    number          integer     not null,
+    claim_id        uuid        not null,
+    consumer        text        not null,
+    source          text        not null,
+    message_id      text        not null,
+    type            text        not null,
+    reason          text        not null,
+    error_class     text,
+    error_text      text,
+    body            bytea       not null,
+    properties      bytea       not null,
+    exchange        text        not null,
+    routing_key     text        not null,
+    traceparent     text,
+    first_seen_at   timestamptz not null,
+    exhausted_at    timestamptz not null,
+    -- Its delivery to the service. A try is counted before it runs; one that has no recorded end died.
+    tries           integer     not null default 0,
+    due_at          timestamptz not null,
+    try_id          uuid,
+    tried_by        uuid,
+    try_ended       boolean     not null default true,
+    try_error       text,
+    acknowledged_at timestamptz,
+    acknowledged_by text,
+    constraint exhaustion_is_one_per_generation
+        unique (key, generation),
+    constraint exhaustion_acknowledgement_has_a_name
+        check ((acknowledged_at is null) = (acknowledged_by is null))
+);
+
+create index exhaustion_unacknowledged on inbox.exhaustion (consumer, exhausted_at, id) where acknowledged_at is null;
+create index exhaustion_acknowledged on inbox.exhaustion (acknowledged_at) where acknowledged_at is not null;
 
 -- Hot path, first step: undo session locks that an earlier user of this session left, then try the key's lock for this
 -- transaction and note the answer where look() finds it. Called before the claim's savepoint, so that ROLLBACK TO
@@ -219,11 +306,71 @@ create function inbox.pause_s(p_pacing double precision[], p_attempts integer) r
     language sql immutable
     as $$ select p_pacing[greatest(1, least(p_attempts, cardinality(p_pacing)))] $$;
 
+-- Remember that a message has become exhausted, by its last attempt on record; in the transaction that makes it so.
+create procedure inbox.note_exhaustion(m inbox.message)
+    language plpgsql set enable_seqscan = off
+    as $$
+begin
+    insert into inbox.exhaustion (key, generation, number, claim_id, consumer, source, message_id, type, reason,
+                                  error_class, error_text, body, properties, exchange, routing_key, traceparent,
+                                  first_seen_at, exhausted_at, due_at)
+    select m.key, m.generation, a.number, a.claim_id, m.consumer, m.source, m.message_id, m.type, m.reason,
+           a.error_class, a.error_text, m.body, m.properties, m.exchange, m.routing_key, m.traceparent,
+           m.first_seen_at, m.finished_at, m.finished_at
+      from inbox.attempt a
+     where a.key = m.key and a.generation = m.generation
+     order by a.number desc
+     limit 1;
+    if not found then
+        raise exception 'message % is exhausted without an attempt', m.key using errcode = 'IN002';
+    end if;
+end
+$$;
+
+-- Decide about an attempt without an outcome, whose message is locked and `attempting`, and return the message as it
+-- is then: unchanged while its owner lives. An owner that stopped in order gave the attempt up; one that vanished died
+-- with it, and is charged if nothing else ran in that process, or if this message has had its one free death in company.
+create function inbox.decide_owner(
+    m inbox.message, p_judge uuid, p_pacing double precision[], p_now timestamptz
+) returns inbox.message
+    language plpgsql volatile set enable_seqscan = off
+    as $$
+declare
+    a       inbox.attempt;
+    v_owner text;
+begin
+    select * into strict a from inbox.attempt o where o.claim_id = m.claim_id for update;
+    v_owner := inbox.owner_is(a.member_id, p_judge);
+    if v_owner = 'alive' then
+        return m;
+    end if;
+    if v_owner = 'stopped' then
+        update inbox.attempt o
+           set outcome = 'aborted', charged = false, finished_at = p_now
+         where o.claim_id = a.claim_id and o.outcome = 'started';
+    else
+        update inbox.attempt o
+           set outcome = 'crashed', charged = a.alone or m.free_death_spent, finished_at = p_now,
+               error_class = 'ProcessDied', error_text = 'the process ended without a word about this attempt'
+         where o.claim_id = a.claim_id and o.outcome = 'started';
+        m.suspect := true;
+        m.free_death_spent := m.free_death_spent or not a.alone;
+    end if;
+    update inbox.message o
+       set state = 'waiting', claim_id = null, changed_at = p_now, suspect = m.suspect,
+           free_death_spent = m.free_death_spent,
+           due_at = p_now + make_interval(secs => inbox.pause_s(p_pacing, a.number))
+     where o.key = m.key and o.claim_id = a.claim_id and o.state = 'attempting'
+    returning * into strict m;
+    return m;
+end
+$$;
+
 -- Counted path: decide about this copy and, if it may run, count the start. The caller holds the key's
 -- session lock. Verdicts: run, duplicate, terminal, early (remaining_s), undecided, suspect (come again
--- alone), exhausted (just now).
+-- alone), exhausted (just now), full (the consumer begins nothing new, and this message is not on record).
 create function inbox.start_attempt(
-    p_key uuid, p_claim uuid, p_member uuid, p_alone boolean,
+    p_key uuid, p_claim uuid, p_member uuid, p_alone boolean, p_may_begin boolean,
     p_consumer text, p_source text, p_message_id text, p_type text,
     p_body bytea, p_properties bytea, p_exchange text, p_routing_key text, p_traceparent text,
     p_max_attempts integer, p_max_aborts integer, p_pacing double precision[], p_tolerance_s double precision
@@ -233,13 +380,10 @@ create function inbox.start_attempt(
 #variable_conflict use_column
 declare
     m       inbox.message;
-    a       inbox.attempt;
     v_now   timestamptz := inbox.clock();
-    v_owner inbox.member;
     v_all   integer := 0;
     v_spent integer := 0;
     v_given integer := 0;
-    v_known boolean;
 begin
     call inbox.commit_durably();
     if exists (select from inbox.receipt r where r.key = p_key) then
@@ -249,44 +393,20 @@ begin
     end if;
 
     select * into m from inbox.message o where o.key = p_key for update;
-    v_known := found;
-
-    if v_known then
+    if found then
         if m.finished_at is not null then
             return query select 'terminal', 0, m.generation, 0::double precision, m.state;
             return;
         end if;
 
         if m.state = 'attempting' then
-            select * into strict a from inbox.attempt o where o.claim_id = m.claim_id for update;
-            select * into v_owner from inbox.member o where o.id = a.member_id;
-            -- Whoever asks is alive, however old its heartbeat is: an outage keeps everybody from sending one.
-            if a.member_id = p_member
-               or v_owner.stopped_at is null and v_owner.heartbeat_at + v_owner.expiry > v_now then
-                return query select 'undecided', a.number, m.generation, 0::double precision, m.state;
+            m := inbox.decide_owner(m, p_member, p_pacing, v_now);
+            if m.state = 'attempting' then
+                return query
+                    select 'undecided', o.number, m.generation, 0::double precision, m.state
+                      from inbox.attempt o where o.claim_id = m.claim_id;
                 return;
             end if;
-            -- The owner is gone. One that stopped in order gave the attempt up; one that vanished died with
-            -- it, and is charged if nothing else ran in that process, or if this message has had its one free
-            -- death in company.
-            if v_owner.stopped_at is not null then
-                update inbox.attempt o
-                   set outcome = 'aborted', charged = false, finished_at = v_now
-                 where o.claim_id = a.claim_id and o.outcome = 'started';
-            else
-                update inbox.attempt o
-                   set outcome = 'crashed', charged = a.alone or m.free_death_spent, finished_at = v_now,
-                       error_class = 'ProcessDied', error_text = 'the process ended without a word about this attempt'
-                 where o.claim_id = a.claim_id and o.outcome = 'started';
-                m.suspect := true;
-                m.free_death_spent := m.free_death_spent or not a.alone;
-            end if;
-            update inbox.message o
-               set state = 'waiting', claim_id = null, changed_at = v_now, suspect = m.suspect,
-                   free_death_spent = m.free_death_spent,
-                   due_at = v_now + make_interval(secs => inbox.pause_s(p_pacing, a.number))
-             where o.key = p_key and o.claim_id = a.claim_id and o.state = 'attempting'
-            returning * into strict m;
         end if;
 
         select count(*), count(*) filter (where o.charged), count(*) filter (where o.outcome = 'aborted')
@@ -299,6 +419,7 @@ begin
                    reason = case when v_spent >= p_max_attempts then 'attempts' else 'aborts' end
              where o.key = p_key and o.state = 'waiting' and o.generation = m.generation
             returning * into strict m;
+            call inbox.note_exhaustion(m);
             return query select 'exhausted', v_all, m.generation, 0::double precision, m.reason;
             return;
         end if;
@@ -314,9 +435,13 @@ begin
         end if;
 
         update inbox.message o
-           set state = 'attempting', claim_id = p_claim, due_at = null, changed_at = v_now, copy_needed = false
+           set state = 'attempting', claim_id = p_claim, due_at = null, changed_at = v_now, copy_needed = false,
+               sweeps = 0, swept_at = null
          where o.key = p_key and o.state = 'waiting' and o.generation = m.generation
         returning * into strict m;
+    elsif not p_may_begin then
+        return query select 'full', 0, 0, 0::double precision, 'new';
+        return;
     else
         insert into inbox.message (key, consumer, source, message_id, type, state, claim_id, body, properties, exchange,
                                    routing_key, traceparent, first_seen_at, changed_at)
@@ -339,13 +464,15 @@ create function inbox.record_outcome(
     p_consumer text, p_source text, p_message_id text, p_type text,
     p_body bytea, p_properties bytea, p_exchange text, p_routing_key text, p_traceparent text,
     p_started_s double precision,
-    p_outcome text, p_error_class text, p_error_text text, p_reason text, p_after_s double precision,
+    p_outcome text, p_error_class text, p_error_text text, p_error_trace text, p_reason text,
+    p_after_s double precision,
     p_max_attempts integer, p_max_aborts integer, p_pacing double precision[]
 ) returns table (state text, number integer, generation integer, delay_s double precision, reason text)
     language plpgsql volatile set enable_seqscan = off
     as $$
 #variable_conflict use_column
 declare
+    m         inbox.message;
     v_now     timestamptz := inbox.clock();
     v_charged boolean := p_outcome in ('failed', 'timed_out');
     v_all     integer := 1;
@@ -360,10 +487,10 @@ begin
     if not p_first then
         update inbox.attempt o
            set outcome = p_outcome, charged = v_charged, finished_at = v_now,
-               error_class = p_error_class, error_text = p_error_text
-          from inbox.message m
+               error_class = p_error_class, error_text = p_error_text, error_trace = p_error_trace
+          from inbox.message own
          where o.claim_id = p_claim and o.outcome = 'started'
-           and m.key = p_key and m.claim_id = p_claim and m.state = 'attempting'
+           and own.key = p_key and own.claim_id = p_claim and own.state = 'attempting'
         returning o.generation, o.number into v_gen, v_all;
         if not found then
             raise exception 'attempt % no longer owns message %', p_claim, p_key using errcode = 'IN001';
@@ -394,11 +521,12 @@ begin
                 case when v_state = 'waiting' then v_now + make_interval(secs => v_delay) end,
                 v_reason, v_state <> 'waiting',
                 p_body, p_properties, p_exchange, p_routing_key, p_traceparent, v_now, v_now,
-                case when v_state <> 'waiting' then v_now end);
+                case when v_state <> 'waiting' then v_now end)
+        returning * into strict m;
         insert into inbox.attempt (claim_id, key, generation, number, member_id, alone, outcome, charged, started_at,
-                                   finished_at, error_class, error_text)
+                                   finished_at, error_class, error_text, error_trace)
         values (p_claim, p_key, 1, 1, p_member, p_alone, p_outcome, v_charged, v_now - make_interval(secs => p_started_s),
-                v_now, p_error_class, p_error_text);
+                v_now, p_error_class, p_error_text, p_error_trace);
     else
         update inbox.message o
            set state = v_state, claim_id = null, changed_at = v_now, reason = v_reason,
@@ -406,10 +534,14 @@ begin
                finished_at = case when v_state <> 'waiting' then v_now end,
                dead_letter_needed = o.dead_letter_needed or v_state <> 'waiting',
                suspect = o.suspect and p_outcome = 'aborted'
-         where o.key = p_key and o.claim_id = p_claim and o.state = 'attempting';
+         where o.key = p_key and o.claim_id = p_claim and o.state = 'attempting'
+        returning * into m;
         if not found then
             raise exception 'attempt % no longer owns message %', p_claim, p_key using errcode = 'IN001';
         end if;
+    end if;
+    if v_state = 'exhausted' then
+        call inbox.note_exhaustion(m);
     end if;
     return query select v_state, v_all, v_gen, v_delay, v_reason;
 end

@@ -5,14 +5,14 @@
 -- Decide about a copy and, if it may run, count its start. Commits by itself: the start is durable before the
 -- handler runs.
 select verdict, number, generation, remaining_s, state
-  from inbox.start_attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17);
+  from inbox.start_attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18);
 
 -- name: record_outcome
 -- Record an attempt without effects, in the claim's own transaction; no row of this claim in `attempting` is
 -- IN001.
 select state, number, generation, delay_s, reason
   from inbox.record_outcome($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
-                            $21, $22, $23);
+                            $21, $22, $23, $24);
 
 -- name: let_go
 -- Give the key's session lock back. False: this session did not hold it.
