@@ -29,8 +29,9 @@ from inbox.claiming import Claim, CommitUnknown, StatementFailed, describe, open
 from inbox.company import Company
 from inbox.debts import Debt, Debts
 from inbox.envelope import Attempt, Message
+from inbox.errors import AttemptLost
 from inbox.faults import Fault
-from inbox.judging import Failure, broken, judge, outcome_of, refused
+from inbox.judging import OF_THE_TRANSACTION, Failure, broken, judge, outcome_of, refused
 from inbox.outcomes import (
     Absorbed,
     Contended,
@@ -241,7 +242,7 @@ class Inbox:
                     return verdict
                 failure = verdict
             else:
-                failure = judge(ending, tx)
+                failure = judge(ending, tx, claim.policy.faults)
                 at_rest = at_rest and not (isinstance(ending, (TimedOut, GivenUp)) and ending.stuck)
             if failure.fault is Fault.RERUN and reruns_left and left_s > 0 and at_rest:
                 try:
@@ -265,24 +266,36 @@ class Inbox:
                 sent="commit.sent",
                 answered="commit.answered",
             )
-        except CommitUnknown as error:
-            self._owe(claim)
-            claim.checkout.terminate()
-            return Unknown(fault=str(error))
-        except StatementFailed as error:
-            verdict = refused(error, tx)
-            if not isinstance(verdict, Failure):
-                self._owe(claim)
-                claim.checkout.terminate()
-            return verdict
+        except (CommitUnknown, AttemptLost) as error:
+            return self._unknown(claim, error)
+        except StatementFailed as refusal:
+            return await self._refused(claim, tx, refusal)
         await claim.close()
         return Processed(claim.attempt.number)
+
+    async def _refused(self, claim: Claim, tx: Tx, refusal: StatementFailed) -> Outcome | Failure:
+        """Find out whether the stamp would be refused without the handler's effects too, and judge."""
+        alone: StatementFailed | None = None
+        if getattr(refusal.error, "sqlstate", "") not in OF_THE_TRANSACTION:
+            try:
+                await claim.call(
+                    statements.stamp_alone(claim.message.key, claim.attempt.claim_id, counted=claim.counted)
+                )
+            except StatementFailed as error:
+                if claim.closed:
+                    return self._lost(claim, error)
+                alone = error
+        verdict = refused(refusal, tx, claim.policy.faults, alone=alone)
+        if not isinstance(verdict, Failure):
+            self._owe(claim)
+            claim.checkout.terminate()
+        return verdict
 
     # Attempts without effects.
 
     async def _failed(self, claim: Claim, failure: Failure, *, at_rest: bool, given_up: bool) -> Outcome:
         # What the fleet's own statement met is in everybody's way. What a handler's statement met may be its own doing:
-        # then the record succeeds, and it waits alone; where the server is at fault, the record fails too.
+        # then the record succeeds, and it waits alone; where the server is at fault, the record fails as well.
         paused = failure.fault is Fault.PAUSE and not failure.of_handler
         if (given_up or paused) and not claim.counted:
             claim.checkout.terminate()
@@ -292,12 +305,13 @@ class Inbox:
             if recorded is None:
                 claim.checkout.terminate()
                 recorded = await record_elsewhere(self._pool, claim, failure)
-        except (StatementFailed, CommitUnknown, PoolError) as error:
-            self._owe(claim)
-            claim.checkout.terminate()
-            if failure.fault is Fault.PAUSE:
+        except (StatementFailed, CommitUnknown, AttemptLost, PoolError) as error:
+            unknown = self._unknown(claim, error)
+            if given_up:
+                return Stopped()
+            if isinstance(error, PoolError) or (isinstance(error, StatementFailed) and error.fault is Fault.PAUSE):
                 return _unavailable(error, started=True)
-            return Stopped() if given_up else Unknown(fault=str(error))
+            return unknown
         if recorded.state is State.WAITING and given_up:
             return Stopped()
         if recorded.state is State.WAITING and paused:
@@ -308,6 +322,11 @@ class Inbox:
         self._owe(claim)
         claim.checkout.terminate()
         return Unknown(fault="SessionLost" if error is None else describe(getattr(error, "error", error)))
+
+    def _unknown(self, claim: Claim, error: Exception) -> Outcome:
+        self._owe(claim)
+        claim.checkout.terminate()
+        return Unknown(fault=describe(error) if isinstance(error, AttemptLost) else str(error))
 
     def _owe(self, claim: Claim) -> None:
         if claim.may_be_started:

@@ -16,8 +16,8 @@ import asyncpg
 
 from inbox import statements
 from inbox.envelope import Attempt, Message
-from inbox.errors import InvalidTransition
-from inbox.faults import Fault, in_machine
+from inbox.errors import AttemptLost, InvalidTransition
+from inbox.faults import AttemptLostError, Fault, in_machine
 from inbox.points import armed, reach
 from inbox.policy import Policy
 from inbox.queries import query
@@ -142,7 +142,11 @@ class Claim:
         after_s: float | None = None,
         pacing_s: tuple[float, ...] | None = None,
     ) -> Recorded:
-        """Write how the attempt ended without effects; the caller commits."""
+        """Write how the attempt ended without effects; the caller commits.
+
+        :raises AttemptLost: somebody else has settled it.
+        :raises StatementFailed: it failed.
+        """
         policy, message = self.policy, self.message
         row = await self._fetchrow(
             _RECORD,
@@ -174,6 +178,7 @@ class Claim:
 
         :param sent: the point reached when the call is on its way.
         :param answered: the point reached when its tag has come.
+        :raises AttemptLost: somebody else has settled the attempt: nothing was committed.
         :raises StatementFailed: the server refused it, and the session lives: nothing was committed.
         :raises CommitUnknown: the session was lost, or no answer came in time.
         """
@@ -188,6 +193,8 @@ class Claim:
             await asyncio.wait((task,), timeout=COMMIT_TIMEOUT_S)
             raise
         error = task.exception()
+        if isinstance(error, AttemptLostError):
+            raise self._lost() from error
         if error is not None:
             if isinstance(error, asyncpg.PostgresError) and not self.closed and not _is_connection_error(error):
                 raise StatementFailed(in_machine(error, closed=False), error) from error
@@ -211,10 +218,15 @@ class Claim:
     async def _fetchrow(self, sql: str, *arguments: object) -> asyncpg.Record:
         try:
             row: asyncpg.Record | None = await self.connection.fetchrow(sql, *arguments, timeout=STATEMENT_TIMEOUT_S)
+        except AttemptLostError as error:
+            raise self._lost() from error
         except DRIVER_ERRORS as error:
             raise StatementFailed(in_machine(error, closed=self.closed), error) from error
         assert row is not None  # these functions return one row or raise
         return row
+
+    def _lost(self) -> AttemptLost:
+        return AttemptLost(key=self.message.key, claim_id=self.attempt.claim_id)
 
 
 EARLY_TOLERANCE_S = 0.05

@@ -66,17 +66,23 @@ class Row:
 _CHARGE, _RERUN, _ABORT, _PAUSE, _LOST = Fault.CHARGE, Fault.RERUN, Fault.ABORT, Fault.PAUSE, Fault.SESSION_LOST
 
 TABLE: tuple[Row, ...] = (
-    Row("40001", "serialization_failure", _RERUN, _RERUN, "somebody else's transaction was first; the next try sees it"),
+    Row(
+        "40001", "serialization_failure", _RERUN, _RERUN, "somebody else's transaction was first; the next try sees it"
+    ),
     Row("40P01", "deadlock_detected", _RERUN, _RERUN, "one of two had to give way; the other one is done soon"),
     Row("55P03", "lock_not_available", _RERUN, _RERUN, "somebody else holds the lock, by `lock_timeout` or NOWAIT"),
-    Row("57014", "query_canceled", _ABORT, _ABORT, "`statement_timeout`, or an operator's cancel: it gives way for now"),
+    Row(
+        "57014", "query_canceled", _ABORT, _ABORT, "`statement_timeout`, or an operator's cancel: it gives way for now"
+    ),
     Row("25P03", "idle_in_transaction_session_timeout", _LOST, _LOST, "the server has ended the session"),
     Row("25P04", "transaction_timeout", _LOST, _LOST, "the server has ended the session"),
     Row("26000", "invalid_sql_statement_name", _LOST, _LOST, "the session forgot its prepared statements"),
     Row("25006", "read_only_sql_transaction", _ABORT, _PAUSE, "a server that was demoted"),
     Row("53400", "configuration_limit_exceeded", _CHARGE, _PAUSE, "this statement's own temporary files"),
     Row("22", "data exception", _CHARGE, _PAUSE, "what the handler made of this message"),
-    Row("23", "integrity constraint violation", _CHARGE, _PAUSE, "the handler's data; ours: no partition for a receipt"),
+    Row(
+        "23", "integrity constraint violation", _CHARGE, _PAUSE, "the handler's data; ours: no partition for a receipt"
+    ),
     Row("28", "invalid authorization", _ABORT, _PAUSE, "a role or password that changed"),
     Row("3D", "invalid catalog name", _CHARGE, _PAUSE, "ours: the database is gone"),
     Row("3F", "invalid schema name", _CHARGE, _PAUSE, "ours: a migration is missing"),
@@ -132,9 +138,7 @@ class AttemptLostError(asyncpg.PostgresError):
     sqlstate = "IN001"
 
 
-def in_handler(
-    error: BaseException, faults: tuple[BaseException, ...], overrides: Overrides = NO_OVERRIDES
-) -> Fault:
+def in_handler(error: BaseException, faults: tuple[BaseException, ...], overrides: Overrides = NO_OVERRIDES) -> Fault:
     """Judge an error that a handler raised, by the first one that says anything: itself, what it holds, its causes.
 
     :param faults: the driver errors that passed through its tx.

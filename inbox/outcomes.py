@@ -88,22 +88,27 @@ class Full:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The attempt failed or was aborted on record, and budget is left: wait `delay_s` in the broker (0: requeue)."""
+    """The attempt failed or was aborted on record, and budget is left: wait `delay_s` in the broker (0: requeue).
+
+    `pauses`: what it met is in every message's way, as this consumer has it, so the consumer pauses.
+    """
 
     number: int
     delay_s: float
     charged: bool
     error_class: str
+    pauses: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The message became terminal in this attempt: ack."""
+    """The message became terminal in this attempt: ack. `pauses` as for one that waits."""
 
     state: State
     number: int
     reason: str
     error_class: str | None = None
+    pauses: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inbox.faults import NO_OVERRIDES, Overrides
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
@@ -15,6 +17,7 @@ class Policy:
     :param pacing_s: the pause before attempt 2, 3, … in seconds; the last repeats.
     :param handler_timeout_s: how long a handler may run.
     :param max_reruns: how often a deadlock, a serialization failure or a lock timeout re-runs the handler at once.
+    :param faults: what its handlers' errors mean, before the table.
     """
 
     max_attempts: int = 5
@@ -22,6 +25,7 @@ class Policy:
     pacing_s: tuple[float, ...] = (0.0, 5.0, 30.0, 300.0)
     handler_timeout_s: float = 30.0
     max_reruns: int = 3
+    faults: Overrides = NO_OVERRIDES
 
     def __post_init__(self) -> None:
         """Refuse a policy that could not end a message or would never start one."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import asyncpg
+
 from inbox.claiming import DRIVER_ERRORS, describe
 from inbox.partitions import runway_s
 from inbox.queries import query
 from pools import Pool, PoolError
 
 _PROBE = query("probe")
+_STAMP = query("stamp_nobody")
 _TIMEOUT_S = 5.0
 
 
@@ -23,6 +28,17 @@ async def blocked(pool: Pool) -> str | None:
                 return "the database server is read-only"
             if await runway_s(connection) <= 0:
                 return "no receipt partition covers now: run `inbox-fleet migrate`"
+            await _rehearse(connection)
     except (*DRIVER_ERRORS, PoolError) as error:
         return describe(error)
     return None
+
+
+async def _rehearse(connection: asyncpg.Connection[Any]) -> None:
+    """Stamp nobody, so that whatever a stamp would meet is met here: a privilege or a function that is missing."""
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        await connection.execute(_STAMP, timeout=_TIMEOUT_S)
+    finally:
+        await transaction.rollback()

@@ -24,6 +24,7 @@ async def record_in_place(claim: Claim, failure: Failure) -> Recorded | None:
     """Roll back to the claim, record, COMMIT, and close the claim. None: the claim's savepoint is out of reach.
 
     :raises StatementFailed, CommitUnknown: nothing is known to be on record.
+    :raises AttemptLost: somebody else has settled the attempt.
     """
     try:
         await claim.call(statements.roll_back_to(claim.attempt.claim_id))
@@ -39,6 +40,7 @@ async def record_elsewhere(pool: Pool, claim: Claim, failure: Failure) -> Record
     """Record by claim id on another session, once the lost one has let the key go.
 
     :raises StatementFailed, CommitUnknown: nothing is known to be on record, or somebody else has settled the message.
+    :raises AttemptLost: somebody else has settled the attempt.
     """
     sql = statements.claim(claim.message.key, claim.attempt.claim_id)
     for _ in range(_TRIES):

@@ -62,6 +62,12 @@ def roll_back_to(claim_id: UUID) -> str:
     return f"ROLLBACK TO SAVEPOINT {savepoint_name(claim_id)}"
 
 
+def stamp_alone(key: UUID, claim_id: UUID, *, counted: bool) -> str:
+    """The stamp of a claim without its handler's effects, undone again: what it meets is not the handler's doing."""
+    undo = roll_back_to(claim_id)
+    return f"{undo};{_mark(key, claim_id, counted=counted)};{undo}"
+
+
 def stamp(key: UUID, claim_id: UUID, *, counted: bool) -> str:
     """The last call of a success; its tag must be COMMIT.
 
@@ -72,12 +78,14 @@ def stamp(key: UUID, claim_id: UUID, *, counted: bool) -> str:
     receipt and COMMIT would answer COMMIT too): RELEASE of the claim's savepoint fails unless this still is the
     claim's transaction.
     """
-    mark = (
-        f"CALL inbox.stamp_counted({literal(key)},{literal(claim_id)})"
-        if counted
-        else f"CALL inbox.stamp({literal(key)})"
-    )
+    mark = _mark(key, claim_id, counted=counted)
     return (
         f"SET CONSTRAINTS ALL IMMEDIATE;SET LOCAL role TO DEFAULT;SET LOCAL synchronous_commit TO DEFAULT;{mark};"
         f"RELEASE SAVEPOINT {savepoint_name(claim_id)};{COMMIT}"
     )
+
+
+def _mark(key: UUID, claim_id: UUID, *, counted: bool) -> str:
+    if counted:
+        return f"CALL inbox.stamp_counted({literal(key)},{literal(claim_id)})"
+    return f"CALL inbox.stamp({literal(key)})"

@@ -12,7 +12,6 @@ import pytest
 
 from inbox import Attempt, Policy, Tx, TxDead, running
 from inbox.outcomes import Processed, Stopped, Waiting
-from pools import SessionSettings
 from tests.support.databases import Database
 from tests.support.eventually import eventually
 from tests.support.inboxes import (
@@ -150,16 +149,6 @@ async def test_a_handler_that_was_done_before_anybody_saw_that_its_time_was_up_i
 
     assert await one.attempt(message(), Handler(block_the_loop), BRIEF) == Processed(1)
     assert await standing(database, message()) == PROCESSED
-
-
-async def test_the_servers_own_limit_for_a_statement_is_the_handlers_time_too(
-    process: StartProcess, database: Database
-) -> None:
-    session = SessionSettings(statement_timeout_s=0.1, idle_in_transaction_timeout_s=20)
-    one = await process(session=session)
-    error_class = "asyncpg.exceptions.QueryCanceledError"
-    assert await one.attempt(message(), Handler(sleep_in_sql)) == Waiting(1, 0.0, charged=True, error_class=error_class)
-    await assert_charged(database, error_class, outcome="timed_out")
 
 
 # Stopping.

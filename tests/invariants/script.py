@@ -35,7 +35,6 @@ CHARGED = {
     Verdict.FAIL: AttemptOutcome.FAILED,
     Verdict.RETRY: AttemptOutcome.FAILED,
     Verdict.SWALLOW: AttemptOutcome.FAILED,
-    Verdict.STATEMENT_TIMEOUT: AttemptOutcome.TIMED_OUT,
     Verdict.OVERRUN: AttemptOutcome.TIMED_OUT,
     Verdict.STUCK: AttemptOutcome.TIMED_OUT,
 }

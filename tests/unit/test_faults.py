@@ -17,20 +17,20 @@ def server_error(sqlstate: str) -> asyncpg.PostgresError:
     return error
 
 
-def judged(error: BaseException, *, closed: bool = False) -> Fault:
+def judged(error: BaseException) -> Fault:
     """Judge an error that passed through the tx and left the handler."""
-    return in_handler(error, (error,), closed=closed)
+    return in_handler(error, (error,))
 
 
 CHARGED = ("23505", "23503", "23502", "23514", "22001", "22021", "22P02", "P0001", "54001", "54000", "42601", "53400")
 NAMES_MISSING = ("42P10", "42P01", "42883", "42703", "42501", "3F000")
 RERUN = ("40001", "40P01", "55P03")
-PAUSE = ("25006", "53100", "53200", "53300", "58030", "XX000", "XX001", "57P03", "57P01", "28P01", "28000")
+SERVER = ("25006", "53100", "53200", "53300", "58030", "XX000", "XX001", "57P03", "57P01", "28P01", "28000")
 
 
 @pytest.mark.parametrize("sqlstate", [*CHARGED, *NAMES_MISSING, "0A000", "25P02", "3B001", "25P01", "2D000"])
 def test_what_a_handlers_own_statement_does_wrong_is_charged(sqlstate: str) -> None:
-    assert judged(server_error(sqlstate)) is Fault.HANDLER
+    assert judged(server_error(sqlstate)) is Fault.CHARGE
 
 
 @pytest.mark.parametrize("sqlstate", RERUN)
@@ -39,9 +39,9 @@ def test_contention_runs_again_in_place_whoever_met_it(sqlstate: str) -> None:
     assert in_machine(server_error(sqlstate), closed=False) is Fault.RERUN
 
 
-@pytest.mark.parametrize("sqlstate", PAUSE)
-def test_the_state_of_the_server_pauses_whoever_met_it(sqlstate: str) -> None:
-    assert judged(server_error(sqlstate)) is Fault.PAUSE
+@pytest.mark.parametrize("sqlstate", SERVER)
+def test_the_state_of_the_server_is_not_charged_and_pauses_where_the_fleet_meets_it_itself(sqlstate: str) -> None:
+    assert judged(server_error(sqlstate)) is Fault.ABORT
     assert in_machine(server_error(sqlstate), closed=False) is Fault.PAUSE
 
 
@@ -50,8 +50,9 @@ def test_what_is_missing_for_the_fleets_own_statements_pauses(sqlstate: str) -> 
     assert in_machine(server_error(sqlstate), closed=False) is Fault.PAUSE
 
 
-def test_a_cancelled_statement_means_that_time_is_up() -> None:
-    assert judged(server_error("57014")) is Fault.TIME_IS_UP
+@pytest.mark.parametrize("error", [server_error("57014"), TimeoutError()])
+def test_a_statement_that_was_cancelled_for_its_time_gives_way_and_is_not_charged(error: Exception) -> None:
+    assert judged(error) is Fault.ABORT
 
 
 def test_a_plan_that_a_schema_change_made_invalid_runs_again_but_an_unsupported_feature_is_charged() -> None:
@@ -60,7 +61,7 @@ def test_a_plan_that_a_schema_change_made_invalid_runs_again_but_an_unsupported_
     assert judged(stale) is Fault.RERUN
     assert in_machine(stale, closed=False) is Fault.RERUN
     assert judged(asyncpg.OutdatedSchemaCacheError("a type changed")) is Fault.RERUN
-    assert judged(server_error("0A000")) is Fault.HANDLER
+    assert judged(server_error("0A000")) is Fault.CHARGE
 
 
 def test_a_session_that_forgot_its_statements_is_given_up() -> None:
@@ -76,21 +77,6 @@ def test_a_session_of_which_the_driver_has_lost_track_is_given_up() -> None:
 @pytest.mark.parametrize("sqlstate", ["25P03", "25P04"])
 def test_a_session_ended_by_a_timeout_of_its_transaction_is_lost(sqlstate: str) -> None:
     assert judged(server_error(sqlstate)) is Fault.SESSION_LOST
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"),
-        asyncpg.InterfaceError("connection is closed"),
-        asyncpg.UniqueViolationError("told just before the line was cut"),
-        ConnectionResetError("reset"),
-        ValueError("what the handler made of it"),
-    ],
-)
-def test_nothing_is_charged_once_the_session_is_gone(error: BaseException) -> None:
-    assert judged(error, closed=True) is Fault.SESSION_LOST
-    assert in_handler(error, (), closed=True) is Fault.SESSION_LOST
 
 
 @pytest.mark.parametrize(
@@ -118,13 +104,13 @@ def test_a_server_that_cannot_be_reached_pauses(error: OSError) -> None:
 
 @pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), OSError("no route"), server_error("40P01")])
 def test_an_error_that_did_not_pass_through_the_tx_is_the_handlers_own(error: BaseException) -> None:
-    assert in_handler(error, (), closed=False) is Fault.HANDLER
-    assert in_handler(error, (server_error("40P01"),), closed=False) is Fault.HANDLER
+    assert in_handler(error, ()) is Fault.CHARGE
+    assert in_handler(error, (server_error("40P01"),)) is Fault.CHARGE
 
 
 def test_a_protocol_violation_on_an_open_session_is_charged() -> None:
     # NUL in the text of a statement answers with the class of connection errors and leaves the connection open.
-    assert judged(server_error("08P01")) is Fault.HANDLER
+    assert judged(server_error("08P01")) is Fault.CHARGE
 
 
 def test_a_deadlock_is_found_behind_what_the_handler_made_of_it() -> None:
@@ -136,7 +122,7 @@ def test_a_deadlock_is_found_behind_what_the_handler_made_of_it() -> None:
             raise RuntimeError("could not place the order") from error
     except RuntimeError as error:
         translated = error
-    assert in_handler(translated, (deadlock,), closed=False) is Fault.RERUN
+    assert in_handler(translated, (deadlock,)) is Fault.RERUN
 
     try:
         try:
@@ -145,8 +131,8 @@ def test_a_deadlock_is_found_behind_what_the_handler_made_of_it() -> None:
             raise RuntimeError("could not place the order")  # noqa: B904  # a handler that does not chain
     except RuntimeError as error:
         unchained = error
-    assert in_handler(unchained, (deadlock,), closed=False) is Fault.RERUN
-    assert in_handler(ExceptionGroup("both", [ValueError(), unchained]), (deadlock,), closed=False) is Fault.RERUN
+    assert in_handler(unchained, (deadlock,)) is Fault.RERUN
+    assert in_handler(ExceptionGroup("both", [ValueError(), unchained]), (deadlock,)) is Fault.RERUN
 
 
 def test_a_deadlock_that_was_suppressed_on_purpose_no_longer_speaks_for_an_error() -> None:
@@ -158,20 +144,20 @@ def test_a_deadlock_that_was_suppressed_on_purpose_no_longer_speaks_for_an_error
             raise RuntimeError("something else") from None
     except RuntimeError as error:
         unrelated = error
-    assert in_handler(unrelated, (deadlock,), closed=False) is Fault.HANDLER
+    assert in_handler(unrelated, (deadlock,)) is Fault.CHARGE
 
 
 def test_what_follows_a_swallowed_deadlock_is_judged_by_the_deadlock() -> None:
     deadlock, refusals = server_error("40P01"), [server_error("25P02") for _ in range(2)]
-    assert in_handler(refusals[-1], (deadlock, *refusals), closed=False) is Fault.RERUN
-    assert in_handler(refusals[0], (server_error("23505"), *refusals), closed=False) is Fault.HANDLER
-    assert in_handler(refusals[0], (refusals[0],), closed=False) is Fault.HANDLER
+    assert in_handler(refusals[-1], (deadlock, *refusals)) is Fault.RERUN
+    assert in_handler(refusals[0], (server_error("23505"), *refusals)) is Fault.CHARGE
+    assert in_handler(refusals[0], (refusals[0],)) is Fault.CHARGE
 
 
 def test_errors_that_cause_each_other_are_looked_at_once() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__cause__, second.__cause__ = second, first
-    assert in_handler(first, (server_error("40P01"),), closed=False) is Fault.HANDLER
+    assert in_handler(first, (server_error("40P01"),)) is Fault.CHARGE
 
 
 def test_the_servers_word_for_a_lost_attempt_has_a_class_of_its_own() -> None:

@@ -4,6 +4,10 @@
 -- Attached partitions with their bounds, oldest first.
 select name, lower, upper from inbox.receipt_partitions() order by lower;
 
+-- name: stamp_nobody
+-- Do what the stamp of a first delivery does, for a key that no message has; the caller rolls it back.
+call inbox.stamp(gen_random_uuid());
+
 -- name: clock
 -- Database time.
 select inbox.clock();
