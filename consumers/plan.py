@@ -14,8 +14,9 @@ from consumers.config.fleet import FleetConfig
 from consumers.config.settings import ConsumerSettings, TypeSettings
 from consumers.errors import ConfigError, ConsumerNotFound
 from consumers.handlers import Handler
+from consumers.overrides import overrides
 from consumers.registry import CATCH_ALL, Consumer, load_consumer
-from inbox import Policy
+from inbox import Overrides, Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +87,10 @@ def _consumer_plan(config: FleetConfig, settings: ConsumerSettings) -> ConsumerP
             handled = ", ".join(sorted(consumer.handlers))
             key = f'{path}.types."{message_type}"'
             raise refused(config, key, None, "no handler is registered for this type", f"a handled type: {handled}")
-    policies = {CATCH_ALL: _policy(settings, CATCH_ALL, consumer.handlers.get(CATCH_ALL))}
+    faults = overrides(config, settings)
+    policies = {CATCH_ALL: _policy(settings, CATCH_ALL, consumer.handlers.get(CATCH_ALL), faults)}
     for message_type in {*consumer.handlers, *settings.types}:
-        policies[message_type] = _policy(settings, message_type, consumer.handler_for(message_type))
+        policies[message_type] = _policy(settings, message_type, consumer.handler_for(message_type), faults)
     for handler in consumer.handlers.values():
         _check_decorator(config, settings, handler)
     planned = ConsumerPlan(settings=settings, consumer=consumer, policies=policies)
@@ -96,7 +98,7 @@ def _consumer_plan(config: FleetConfig, settings: ConsumerSettings) -> ConsumerP
     return planned
 
 
-def _policy(settings: ConsumerSettings, message_type: str, handler: Handler | None) -> Policy:
+def _policy(settings: ConsumerSettings, message_type: str, handler: Handler | None, faults: Overrides) -> Policy:
     """The file's table for the type wins over the decorator, which wins over the consumer's table."""
     chosen = settings.types.get(message_type, TypeSettings())
     max_attempts = chosen.max_attempts or (handler and handler.max_attempts) or settings.max_attempts
@@ -107,6 +109,7 @@ def _policy(settings: ConsumerSettings, message_type: str, handler: Handler | No
         max_aborts=settings.max_aborts,
         pacing_s=tuple(float(step) for step in pacing_s),
         handler_timeout_s=float(timeout_s),
+        faults=faults,
     )
 
 

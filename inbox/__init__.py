@@ -29,6 +29,7 @@ from inbox.errors import (
     TxRefused,
     UnsafeServer,
 )
+from inbox.faults import Overrides
 from inbox.members import Member, build
 from inbox.migrate import migrate, migrations, pending
 from inbox.outcomes import Outcome, Reject, Retry
@@ -53,6 +54,7 @@ __all__ = [
     "Message",
     "MigrationChanged",
     "Outcome",
+    "Overrides",
     "OwnershipLost",
     "Policy",
     "Reject",

@@ -5,12 +5,21 @@ A decorator may set what the file sets, and both have to fit the process and the
 
 from __future__ import annotations
 
+import re
+
 from consumers.config.fleet import FleetConfig
 from consumers.config.settings import ConsumerSettings
 from consumers.errors import ConfigError
 from inbox.durations import text as written
+from inbox.faults import LOST_WITH_ITS_SESSION
 
 MAX_STEPS = 16
+FAULT_KEYS = (
+    'a SQLSTATE such as "P0001", a class of them such as "23", or the full name of an exception type between quotes, '
+    'such as "httpx.ConnectError"'
+)
+_SQLSTATE = re.compile(r"[0-9A-Z]{5}|[0-9A-Z]{2}")
+_DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 MAX_QUEUE_NAME_BYTES = 255
 
 
@@ -88,6 +97,25 @@ def check_parking(config: FleetConfig, consumer: ConsumerSettings, steps_s: tupl
             f"the names of its parking queues would have up to {longest} bytes",
             f"a name so short that NAME.park.STEP has at most {MAX_QUEUE_NAME_BYTES} bytes",
         )
+
+
+def check_faults(config: FleetConfig, consumer: ConsumerSettings) -> None:
+    """Check what a consumer's table of faults speaks of, as far as that can be told without importing anything.
+
+    :raises ConfigError: a key is neither a SQLSTATE nor a name, or one that no choice can change.
+    """
+    for name, action in consumer.faults.items():
+        key = f'consumers.{consumer.name}.faults."{name}"'
+        if not is_sqlstate(name) and not _DOTTED_NAME.fullmatch(name):
+            raise refused(config, key, f'"{action}"', "it names no error", FAULT_KEYS)
+        if name in LOST_WITH_ITS_SESSION:
+            problem = "whoever meets it has lost its session, and is not charged for that"
+            raise refused(config, key, f'"{action}"', problem, "no choice for this one")
+
+
+def is_sqlstate(key: str) -> bool:
+    """Return whether a key of a table of faults is a SQLSTATE, or the class of some."""
+    return _SQLSTATE.fullmatch(key) is not None
 
 
 def parking_queue(queue: str, step_s: float) -> str:

@@ -118,6 +118,8 @@ class _Reader:
         except msgspec.ValidationError as error:
             duration = any(_is_duration(part) for part in (kind, *get_args(kind)))
             problem = str(error) if duration else f"this {_type_name(value)} cannot stand here"
+            if isinstance(value, dict):
+                problem += "; a name with dots in it is one key only between quotes"
             raise self._refused(path, value, problem, allowed(kind)) from None
 
     def _mapping(self, kind: Any, value: object, path: str) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from consumers.config.checks import application_name, check_handler_timeout, check_pacing, quoted, refused
+from consumers.config.checks import application_name, check_faults, check_handler_timeout, check_pacing, quoted, refused
 from consumers.config.fleet import FleetConfig
 from consumers.config.settings import PoolSettings
 from inbox.durations import text as written
@@ -123,6 +123,7 @@ def _consumers(config: FleetConfig) -> None:
         if "x-queue-type" in consumer.queue_arguments:
             problem = "the type of a queue has a key of its own"
             raise refused(config, f"{path}.queue_arguments.x-queue-type", None, problem, f"{path}.queue_type")
+        check_faults(config, consumer)
         if consumer.contention_step_s <= 0:
             problem = "a copy that waits for another copy would come back at once, and spin"
             allowed = 'a duration of at least 100ms, such as "1s"'

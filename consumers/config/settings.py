@@ -134,6 +134,9 @@ class TypeSettings(Settings, frozen=True, kw_only=True):
     pacing_s: tuple[Step, ...] | None = None
 
 
+FaultAction: TypeAlias = Literal["charge", "rerun", "abort", "pause"]
+
+
 class ConsumerSettings(Settings, frozen=True, kw_only=True):
     """`[consumers.NAME]`: one queue, its handlers, its lanes and its patience.
 
@@ -149,6 +152,8 @@ class ConsumerSettings(Settings, frozen=True, kw_only=True):
     :param contention_step_s: how long a copy is parked while another copy of its message is worked on.
     :param unknown_types: what becomes of a message whose type has no handler: recorded as rejected, or processed
         without effects, with a receipt.
+    :param faults: what an error of a handler means, by SQLSTATE, by class of SQLSTATEs, or by the name of an exception
+        type.
     """
 
     name: Name
@@ -167,6 +172,7 @@ class ConsumerSettings(Settings, frozen=True, kw_only=True):
     contention_step_s: Step = Step(1)
     handler_timeout_s: Seconds = Seconds(30)
     unknown_types: Literal["reject", "ignore"] = "reject"
+    faults: Mapping[str, FaultAction] = msgspec.field(default_factory=no_entries)
     types: Mapping[str, TypeSettings] = msgspec.field(default_factory=no_entries)
 
     def __post_init__(self) -> None:
