@@ -26,7 +26,7 @@ from consumers.parking import Parking
 from consumers.plan import ConsumerPlan
 from consumers.registry import Routes
 from consumers.telemetry import ConsumerTelemetry, Operation, outcome_label
-from inbox import Inbox, Outcome
+from inbox import Inbox, Outcome, State
 from inbox.outcomes import (
     Absorbed,
     Contended,
@@ -110,20 +110,35 @@ class Lane:
             redelivered=delivery.redelivered,
         )
         redelivered = decoded.redelivered
-        while True:
+        while not delivery.settlement.is_void:
             if not await tools.breaker.closed():
                 await self._requeue(delivery)
                 return
             if delivery.settlement.is_void:
-                return  # the broker has the message back already
-            outcome = await self._attempt(decoded, redelivered=redelivered)
-            if not isinstance(outcome, Unavailable):
                 break
+            outcome = await self._attempt(decoded, redelivered=redelivered)
+            self._tell_breaker(outcome)
+            if not isinstance(outcome, Unavailable):
+                await self._settle(delivery, decoded, outcome, redelivered=redelivered)
+                return
             # Nothing but the database is at fault: keep the delivery, and try again when it is back. An attempt that
             # had started counts as history, so the next one is counted before it runs.
             redelivered = redelivered or outcome.started
-            tools.breaker.open(outcome.fault)
-        await self._settle(delivery, decoded, outcome, redelivered=redelivered)
+        # The broker has the message back already.
+
+    def _tell_breaker(self, outcome: Outcome) -> None:
+        breaker = self._tools.breaker
+        match outcome:
+            case Unavailable(fault=fault):
+                breaker.open(fault)
+            case Waiting(pauses=True, error_class=name):
+                breaker.open(f"a handler met {name}", by_handler=True)
+            case Ended(pauses=True, error_class=name):
+                breaker.open(f"a handler met {name}", by_handler=True)
+            case Processed() | Waiting(charged=True) | Ended(state=State.EXHAUSTED, error_class=str()):
+                breaker.served()
+            case _:
+                pass  # no handler ran, or it ended before it had met anything
 
     async def _attempt(self, decoded: Decoded | Malformed, *, redelivered: bool) -> Outcome:
         tools = self._tools

@@ -87,11 +87,16 @@ class FakeBreaker:
 
     def __init__(self, *, stays_open: bool = False) -> None:
         self.reasons: list[str] = []
+        self.attempts_served = 0
         self._stays_open = stays_open
 
-    def open(self, reason: str) -> None:
+    def open(self, reason: str, *, by_handler: bool = False) -> None:
         """Note the reason."""
-        self.reasons.append(reason)
+        self.reasons.append(f"reported: {reason}" if by_handler else reason)
+
+    def served(self) -> None:
+        """Note that an attempt met nothing that is in every message's way."""
+        self.attempts_served += 1
 
     async def closed(self) -> bool:
         """Return whether attempts may start."""

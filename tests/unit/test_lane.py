@@ -68,6 +68,46 @@ async def test_what_had_started_before_the_outage_is_counted_when_it_comes_again
     assert bench.inbox.redelivered == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("outcome", "fate"),
+    [
+        (Waiting(1, 5.0, charged=False, error_class="httpx.ConnectError", pauses=True), "park: 5 s"),
+        (Ended(State.EXHAUSTED, 20, "aborts", "httpx.ConnectError", pauses=True), "ack"),
+    ],
+    ids=["waits", "has ended"],
+)
+async def test_what_a_handler_met_in_every_messages_way_pauses_the_consumer_and_settles_the_message(
+    outcome: Outcome, fate: str
+) -> None:
+    bench = Bench(outcome)
+    assert await bench.run() == fate
+    assert bench.breaker.reasons == ["reported: a handler met httpx.ConnectError"]
+    assert bench.breaker.attempts_served == 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "served"),
+    [
+        (Processed(1), 1),
+        (Waiting(1, 5.0, charged=True, error_class="ValueError"), 1),
+        (Ended(State.EXHAUSTED, 5, "attempts", "ValueError"), 1),
+        (Ended(State.EXHAUSTED, 5, "attempts"), 0),
+        (Ended(State.REJECTED, 1, "no"), 0),
+        (Waiting(1, 5.0, charged=False, error_class="asyncpg.exceptions.DeadlockDetectedError"), 0),
+        (Duplicate(), 0),
+        (Contended(), 0),
+        (Early(3.5), 0),
+        (Stopped(), 0),
+    ],
+)
+async def test_only_an_attempt_that_ran_to_its_end_says_that_nothing_is_in_the_way(
+    outcome: Outcome, served: int
+) -> None:
+    bench = Bench(outcome)
+    await bench.run()
+    assert bench.breaker.attempts_served == served
+
+
 async def test_a_delivery_whose_process_stops_during_an_outage_is_given_back() -> None:
     bench = Bench(Unavailable("ConnectionRefusedError", started=False), stays_open=True)
     assert await bench.run() == "requeue"
