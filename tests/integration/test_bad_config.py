@@ -88,6 +88,27 @@ MISTAKES = {
         "drain.deadline",
     ),
     "no queue": ('queue = "billing.invoices"\n', "", "consumers.invoices.queue", None, "text"),
+    "a choice about no error": (
+        "lanes = 4",
+        'faults = { "unique violation" = "charge" }',
+        'consumers.invoices.faults."unique violation"',
+        '"charge"',
+        "SQLSTATE",
+    ),
+    "a choice about an error that nobody knows": (
+        "lanes = 4",
+        'faults = { "config_handlers.Outage" = "pause" }',
+        'consumers.invoices.faults."config_handlers.Outage"',
+        '"pause"',
+        "exception type",
+    ),
+    "a choice that there is not": (
+        "lanes = 4",
+        'faults = { P0001 = "ignore" }',
+        "consumers.invoices.faults.P0001",
+        '"ignore"',
+        "abort",
+    ),
     "no TOML": ("[service]", "[service", None, None, "TOML"),
 }
 

@@ -28,6 +28,7 @@ class Behaviour(Struct, kw_only=True):
 
     reached: Touch this file.
     wait_for: Go on when this file exists.
+    needs: Raise `ServiceDown` while this file does not exist.
     sleep_s: Sleep on the event loop.
     block_s: Block the event loop.
     clings: Swallow every cancellation, for ever.
@@ -45,6 +46,7 @@ class Behaviour(Struct, kw_only=True):
 
     reached: str | None = None
     wait_for: str | None = None
+    needs: str | None = None
     sleep_s: float = 0.0
     block_s: float = 0.0
     clings: bool = False
@@ -60,6 +62,10 @@ class Behaviour(Struct, kw_only=True):
     retry_after_s: float | None = None
     fail_in: list[int] = []
     error: str = "as the test wished"
+
+
+class ServiceDown(ConnectionError):
+    """What the client of a service raises while that is down."""
 
 
 work = Consumer("work")
@@ -97,6 +103,8 @@ async def _behave(envelope: Envelope, tx: Tx, writer: str = "work") -> None:
         _touch(behaviour.reached)
     if behaviour.wait_for is not None:
         await eventually(Path(behaviour.wait_for).exists, 60.0, what="the test's sign to go on")
+    if behaviour.needs is not None and not _exists(behaviour.needs):
+        raise ServiceDown("nobody answers")
     if behaviour.sleep_s:
         await asyncio.sleep(behaviour.sleep_s)
     if behaviour.block_s:
@@ -127,6 +135,10 @@ async def _behave(envelope: Envelope, tx: Tx, writer: str = "work") -> None:
         raise Retry(after=behaviour.retry_after_s)
     if _now(envelope, behaviour.fail_in):
         raise RuntimeError(behaviour.error)
+
+
+def _exists(path: str) -> bool:
+    return Path(path).exists()
 
 
 def _touch(path: str) -> None:
