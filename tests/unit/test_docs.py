@@ -15,6 +15,7 @@ import click
 import msgspec
 import pytest
 
+import fault_table
 from consumers.cli import main
 from consumers.cli.exits import Exit
 from consumers.config import FleetConfig, parse, settings
@@ -22,6 +23,7 @@ from consumers.config.quantities import Seconds
 from consumers.config.settings import Settings
 from consumers.telemetry import names, outcome_label
 from inbox.durations import text as written
+from inbox.faults import Fault
 from inbox.states import TRANSITIONS
 from tests.support.pages import DOCS, PAGES, ROOT, Block, blocks
 from tests.unit.test_lane import FATES
@@ -109,6 +111,13 @@ def cells(line: str) -> list[str]:
 def test_the_states_are_those_of_the_code() -> None:
     rows = [tuple(row[:3]) for row in table("lifecycle.md", "from", "event", "to")]
     assert rows == [(state.value, event.value, after.value) for (state, event), after in TRANSITIONS.items()]
+
+
+def test_the_faults_are_those_of_the_code() -> None:
+    page = (DOCS / "faults.md").read_text(encoding="utf-8")
+    assert page == fault_table.written(page), "scripts/fault_table.py writes it anew"
+    said = {word for word, *_ in table("faults.md", "word", "charged")}
+    assert said == {fault.value for fault in Fault}
 
 
 def test_what_becomes_of_a_delivery_is_what_a_lane_does() -> None:
