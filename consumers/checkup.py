@@ -16,7 +16,7 @@ from consumers.errors import BrokerUnavailable, ChannelLost, DatabaseUnavailable
 from consumers.plan import FleetPlan
 from consumers.secrets import host_of
 from consumers.startup import verify_broker, verify_database
-from inbox import SchemaError, UnsafeServer, migrations
+from inbox import PrivilegesMissing, SchemaError, UnsafeServer, migrations
 from pools import PoolOverBudget
 
 
@@ -66,7 +66,7 @@ async def _database(plan: FleetPlan) -> list[Finding]:
         budget = await verify_database(plan, url)
     except DatabaseUnavailable as error:
         return _ended(steps, 0, host, Status.UNREACHABLE, [f"{error.problem}; {error.hint}"])
-    except (SchemaError, UnsafeServer) as error:
+    except (SchemaError, PrivilegesMissing, UnsafeServer) as error:
         return _ended(steps, 1, host, Status.UNFIT, [str(error)])
     except PoolOverBudget as error:
         return _ended(steps, 2, host, Status.UNFIT, [str(error)])

@@ -10,19 +10,21 @@ import asyncpg
 
 from consumers.connection import Endpoint, connect
 from consumers.database import reaching_database
+from consumers.errors import DatabaseUnavailable
 from consumers.plan import FleetPlan
-from consumers.secrets import Secret
+from consumers.secrets import Secret, host_of
 from consumers.sizing import pool_specs
 from consumers.topology import verify_topologies
-from inbox import Member, UnsafeServer, check_server
+from inbox import Member, UnsafeServer, check_server, is_read_only
 from pools import ConnectionBudget, Pool, connection_budget, detect_transaction_pooler, server_limits
 
 
 async def verify_database(plan: FleetPlan, url: Secret) -> ConnectionBudget:
-    """Check the schema, the settings that durability rests on, and the connection budget, which is returned.
+    """Check the schema, the settings that durability rests on, what the role may do, and the connection budget, which
+    is returned.
 
-    :raises DatabaseUnavailable: nobody answers, or we are not let in.
-    :raises SchemaError, UnsafeServer, PoolOverBudget: each says what to do.
+    :raises DatabaseUnavailable: nobody answers, we are not let in, or the server takes no writes.
+    :raises SchemaError, PrivilegesMissing, UnsafeServer, PoolOverBudget: each says what to do.
     """
     config = plan.config
     with reaching_database(url):
@@ -35,6 +37,12 @@ async def verify_database(plan: FleetPlan, url: Secret) -> ConnectionBudget:
             )
         connection = await asyncpg.connect(url.reveal(), timeout=config.database.connect_timeout_s)
         try:
+            if await is_read_only(connection):
+                raise DatabaseUnavailable(
+                    database=host_of(url.reveal()),
+                    problem="it is read-only for this session",
+                    hint="a standby, or default_transaction_read_only; a server that takes writes is waited for",
+                )
             await check_server(connection)
             budget = connection_budget(
                 pool_specs(plan),

@@ -17,9 +17,11 @@ from inbox.errors import (
     InvalidTransition,
     MigrationChanged,
     OwnershipLost,
+    PrivilegesMissing,
     SchemaBusy,
     SchemaDenied,
     SchemaError,
+    SchemaForeign,
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
@@ -35,7 +37,7 @@ from inbox.migrate import migrate, migrations, pending
 from inbox.outcomes import Outcome, Reject, Retry
 from inbox.partitions import keep as keep_partitions
 from inbox.policy import Policy
-from inbox.probe import blocked
+from inbox.probe import blocked, is_read_only
 from inbox.server_checks import check_server
 from inbox.states import State
 from inbox.tx import Tx
@@ -57,11 +59,13 @@ __all__ = [
     "Overrides",
     "OwnershipLost",
     "Policy",
+    "PrivilegesMissing",
     "Reject",
     "Retry",
     "SchemaBusy",
     "SchemaDenied",
     "SchemaError",
+    "SchemaForeign",
     "SchemaMissing",
     "SchemaTooNew",
     "SchemaTooOld",
@@ -75,6 +79,7 @@ __all__ = [
     "blocked",
     "build",
     "check_server",
+    "is_read_only",
     "keep_partitions",
     "message_key",
     "migrate",

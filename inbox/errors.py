@@ -5,9 +5,11 @@
     │   ├── SchemaMissing
     │   ├── SchemaTooOld
     │   ├── SchemaTooNew
+    │   ├── SchemaForeign
     │   ├── SchemaBusy
     │   ├── SchemaDenied
     │   └── MigrationChanged
+    ├── PrivilegesMissing    grant what it names
     ├── UnsafeServer         change the named setting: a commit would promise less than this product does
     ├── InvalidTransition    a bug: an event met a state that does not know it
     ├── OwnershipLost        somebody else settled what this worker believed to own
@@ -22,6 +24,7 @@ A handler raises `Reject` or `Retry`; they are answers, not errors of the inbox,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 
@@ -61,6 +64,18 @@ class SchemaTooNew(SchemaError):
         )
 
 
+class SchemaForeign(SchemaError):
+    """There is a schema `inbox` that is not known to be this product's, so nothing is done to it."""
+
+    def __init__(self, *, problem: str) -> None:
+        self.problem = problem
+        super().__init__(
+            f"this database has a schema `inbox`, but {problem}. If it is ours, restore the rows of inbox.migration "
+            "from a backup; if it is not, rename it, or use another database; if nothing in it is needed, drop it. "
+            "Then run `inbox-fleet migrate`"
+        )
+
+
 class SchemaBusy(SchemaError):
     """Another migration of the same database did not end in time."""
 
@@ -90,6 +105,20 @@ class MigrationChanged(SchemaError):
         super().__init__(
             f"migration {number:04d}_{name} was changed after it had been applied to this database: "
             "restore the file and put the change into a new migration"
+        )
+
+
+class PrivilegesMissing(InboxError):
+    """The role that connects may not do what a fleet does.
+
+    :param grants: statements that give it what it lacks.
+    """
+
+    def __init__(self, *, role: str, grants: Sequence[str]) -> None:
+        self.role, self.grants = role, tuple(grants)
+        super().__init__(
+            f"role {role!r} may not do all that a fleet does in the schema `inbox`: let a superuser, or who owns it, "
+            f"run: {'; '.join(self.grants)}"
         )
 
 

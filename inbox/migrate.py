@@ -22,6 +22,7 @@ from inbox.errors import (
     MigrationChanged,
     SchemaBusy,
     SchemaDenied,
+    SchemaForeign,
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
@@ -72,6 +73,7 @@ async def migrate(dsn: str, *, retention_s: float = DEFAULT_RETENTION_S, wait_s:
     :raises ConnectionError: the session was lost.
     :raises MigrationChanged: an applied file is not the one of this build.
     :raises SchemaTooNew: a later build has migrated this database.
+    :raises SchemaForeign: there is a schema of that name without our record.
     """
     connection = await asyncpg.connect(dsn, timeout=_CONNECT_TIMEOUT_S, server_settings={"lock_timeout": _LOCK_TIMEOUT})
     try:
@@ -89,8 +91,7 @@ async def migrate(dsn: str, *, retention_s: float = DEFAULT_RETENTION_S, wait_s:
         # The driver's transaction block hides what happened to its connection.
         raise ConnectionError("the session was lost during a migration, which undoes it: run it again") from error
     except asyncpg.InsufficientPrivilegeError as error:
-        role = await connection.fetchval(query("current_role"))
-        raise SchemaDenied(role=role, problem=str(error)) from error
+        raise await _denied(connection, error) from error
     else:
         return applied
     finally:
@@ -101,8 +102,10 @@ async def migrate(dsn: str, *, retention_s: float = DEFAULT_RETENTION_S, wait_s:
 async def pending(dsn: str) -> list[Migration]:
     """Return the migrations that this database lacks.
 
+    :raises SchemaDenied: the role may not read which are applied.
     :raises MigrationChanged: an applied file is not the one of this build.
     :raises SchemaTooNew: a later build has migrated this database.
+    :raises SchemaForeign: there is a schema of that name without our record.
     """
     connection = await asyncpg.connect(dsn, timeout=_CONNECT_TIMEOUT_S)
     try:
@@ -114,7 +117,8 @@ async def pending(dsn: str) -> list[Migration]:
 async def check_schema(connection: asyncpg.Connection[Any]) -> None:
     """Refuse to work on another schema than this build's.
 
-    :raises SchemaMissing, SchemaTooOld, SchemaTooNew, MigrationChanged: see there what to do.
+    :raises SchemaMissing, SchemaTooOld, SchemaTooNew, SchemaForeign, MigrationChanged: see there what to do.
+    :raises SchemaDenied: the role may not read which migrations are applied.
     """
     missing = await _pending(connection)
     if missing:
@@ -126,16 +130,32 @@ async def check_schema(connection: asyncpg.Connection[Any]) -> None:
 
 async def _pending(connection: asyncpg.Connection[Any]) -> list[Migration]:
     known = migrations()
-    if not await connection.fetchval(query("migrations_exist")):
-        return list(known)
-    applied = {row["number"]: row for row in await connection.fetch(query("applied_migrations"))}
-    if applied and max(applied) > known[-1].number:
+    match await connection.fetchval(query("schema_standing")):
+        case "missing":
+            return list(known)
+        case "foreign":
+            raise SchemaForeign(problem="without this product's record of migrations")
+    try:
+        applied = {row["number"]: row for row in await connection.fetch(query("applied_migrations"))}
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise await _denied(connection, error) from error
+    if not applied:
+        raise SchemaForeign(problem="its record of migrations is empty")
+    if max(applied) > known[-1].number:
         raise SchemaTooNew(found=max(applied), known=known[-1].number)
+    skipped = [migration for migration in known if migration.number not in applied and migration.number < max(applied)]
+    if skipped:
+        # They only go forward: what a later one has built on is not there, or is there without a record.
+        raise SchemaForeign(problem=f"its record lacks migration {skipped[0].number:04d}, and has later ones")
     for migration in known:
         row = applied.get(migration.number)
         if row is not None and row["checksum"] != migration.checksum:
             raise MigrationChanged(number=migration.number, name=row["name"])
     return [migration for migration in known if migration.number not in applied]
+
+
+async def _denied(connection: asyncpg.Connection[Any], error: asyncpg.InsufficientPrivilegeError) -> SchemaDenied:
+    return SchemaDenied(role=await connection.fetchval(query("current_role")), problem=str(error))
 
 
 async def _lock(connection: asyncpg.Connection[Any], wait_s: float) -> None:

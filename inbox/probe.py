@@ -23,7 +23,7 @@ async def blocked(pool: Pool) -> str | None:
     """
     try:
         async with pool.acquire() as connection:
-            if await connection.fetchval(_PROBE, timeout=_TIMEOUT_S):
+            if await is_read_only(connection):
                 await pool.expire()
                 return "the database server is read-only"
             if await runway_s(connection) <= 0:
@@ -32,6 +32,11 @@ async def blocked(pool: Pool) -> str | None:
     except (*DRIVER_ERRORS, PoolError) as error:
         return describe(error)
     return None
+
+
+async def is_read_only(connection: asyncpg.Connection[Any]) -> bool:
+    """Return whether this session meets a server that takes no writes from it."""
+    return bool(await connection.fetchval(_PROBE, timeout=_TIMEOUT_S))
 
 
 async def _rehearse(connection: asyncpg.Connection[Any]) -> None:

@@ -6,17 +6,19 @@ from typing import Any
 
 import asyncpg
 
-from inbox.errors import UnsafeServer
+from inbox.errors import PrivilegesMissing, SchemaDenied, UnsafeServer
 from inbox.migrate import check_schema
 from inbox.partitions import runway_s
 from inbox.queries import query
 
 
 async def check_server(connection: asyncpg.Connection[Any]) -> None:
-    """Refuse a server whose COMMIT promises too little, a schema that does not fit, and missing partitions.
+    """Refuse a server whose COMMIT promises too little, a schema that does not fit, a role that may not do everything
+    that a fleet does, and missing partitions.
 
     :raises UnsafeServer: names the setting, its value, and what is allowed.
     :raises SchemaError: run `inbox-fleet migrate`, or deploy the fitting build.
+    :raises PrivilegesMissing: names the statements that grant them.
     """
     facts = await connection.fetchrow(query("session_facts"))
     assert facts is not None
@@ -32,7 +34,12 @@ async def check_server(connection: asyncpg.Connection[Any]) -> None:
     ):
         if facts[setting] not in allowed:
             raise UnsafeServer(setting=setting, value=facts[setting], allowed=" or ".join(allowed), why=why)
-    await check_schema(connection)
+    try:
+        await check_schema(connection)
+    except SchemaDenied:
+        await _check_privileges(connection)  # says more: all that is missing
+        raise
+    await _check_privileges(connection)
     if await runway_s(connection) <= 0:
         raise UnsafeServer(
             setting="inbox.receipt",
@@ -40,3 +47,9 @@ async def check_server(connection: asyncpg.Connection[Any]) -> None:
             allowed="a partition that covers now",
             why="no message can be stamped; run `inbox-fleet migrate`",
         )
+
+
+async def _check_privileges(connection: asyncpg.Connection[Any]) -> None:
+    grants = [row["statement"] for row in await connection.fetch(query("missing_grants"))]
+    if grants:
+        raise PrivilegesMissing(role=await connection.fetchval(query("current_role")), grants=grants)

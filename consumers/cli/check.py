@@ -20,8 +20,8 @@ def check(ctx: click.Context, config_file: Path, output: str) -> None:
     """Look at configuration, handlers, database and broker; change nothing.
 
     Checks what a start would: that the URLs lead somewhere, the schema's version, settings that durability rests on,
-    the connection budget of all pools and processes, and every queue, binding and parking queue. The exit code is that
-    of the gravest finding: 5 before 4.
+    what the role may do, the connection budget of all pools and processes, and every queue, binding and parking queue.
+    The exit code is that of the gravest finding: 5 before 4.
 
     \b
     Examples:  inbox-fleet check --config fleet.toml

@@ -23,7 +23,7 @@ class Exit(IntEnum):
     FAILED = 1, "the command failed"
     USAGE = 2, "wrong use, configuration or handler registration"
     PARTIAL = 3, "some of it was done, some was not"
-    PRECONDITION = 4, "schema, topology, server settings or connection budget do not fit"
+    PRECONDITION = 4, "schema, privileges, topology, server settings or connection budget do not fit"
     UNREACHABLE = 5, "broker or database cannot be reached"
     NOT_FOUND = 6, "what was asked for does not exist"
     INTERRUPTED = 130, "interrupted from the keyboard"
@@ -72,6 +72,7 @@ def _code(error: BaseException) -> Exit | None:
             return Exit.USAGE
         case (
             driver.InsufficientPrivilegeError()
+            | inbox.PrivilegesMissing()
             | inbox.SchemaError()
             | inbox.UnsafeServer()
             | consuming.TopologyMismatch()

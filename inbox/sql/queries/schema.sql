@@ -1,8 +1,17 @@
 -- What the start of a process checks, and what migrations need.
 
--- name: migrations_exist
--- Whether the inbox schema is there at all.
-select to_regclass('inbox.migration') is not null;
+-- name: schema_standing
+-- What has the name of the inbox schema here: 'missing', 'ours' by the shape of its record of migrations, or 'foreign'.
+-- Read from catalogs, which every role may.
+select case when s.oid is null then 'missing'
+            when (select count(*)
+                    from pg_class c
+                    join pg_attribute a on a.attrelid = c.oid and not a.attisdropped
+                   where c.relnamespace = s.oid and c.relname = 'migration' and c.relkind = 'r'
+                     and (a.attname, a.atttypid) in (('number', 'integer'::regtype), ('name', 'text'::regtype),
+                                                     ('checksum', 'text'::regtype))) = 3 then 'ours'
+            else 'foreign' end
+  from (select to_regnamespace('inbox') as oid) s;
 
 -- name: applied_migrations
 -- Every applied migration, oldest first.
@@ -11,6 +20,49 @@ select number, name, checksum from inbox.migration order by number;
 -- name: note_migration
 -- Remember an applied migration with the checksum of its file.
 insert into inbox.migration (number, name, checksum) values ($1, $2, $3);
+
+-- name: missing_grants
+-- What the role that asks lacks to run a fleet, as the statements that grant it. Making and dropping partitions takes
+-- who owns the receipts, so a privilege that comes with that is not named besides.
+with receipt as (
+       select c.relnamespace as schema, c.relowner as owner
+         from pg_class c
+        where c.relnamespace = to_regnamespace('inbox') and c.relname = 'receipt'),
+     lacking as (
+       select c.relname, string_agg(p.privilege, ', ' order by p.position) as privileges
+         from receipt r
+         join pg_class c on c.relnamespace = r.schema and c.relkind in ('r', 'p') and not c.relispartition
+        cross join unnest(array['SELECT', 'INSERT', 'UPDATE', 'DELETE']) with ordinality p(privilege, position)
+        where (p.privilege = 'SELECT' or c.relname <> 'migration')
+          and not has_table_privilege(c.oid, p.privilege) and not has_table_privilege(r.owner, c.oid, p.privilege)
+        group by c.relname)
+select statement
+  from (select 1 as place,
+               case when not pg_has_role(r.owner, 'MEMBER') then
+                         format('GRANT %I TO %I', pg_get_userbyid(r.owner), current_user)
+                    when current_setting('server_version_num')::integer >= 160000 then
+                         format('GRANT %I TO %I WITH INHERIT TRUE', pg_get_userbyid(r.owner), current_user)
+                    else format('ALTER ROLE %I INHERIT', current_user) end as statement
+          from receipt r
+         where not pg_has_role(r.owner, 'USAGE')
+         union all
+        select 2, format('GRANT %s ON SCHEMA inbox TO %I', string_agg(p, ', ' order by p desc), current_user)
+          from receipt r
+         cross join unnest(array['USAGE', 'CREATE']) p
+         where not has_schema_privilege(r.schema, p) and not has_schema_privilege(r.owner, r.schema, p)
+        having count(*) > 0
+         union all
+        select 3, format('GRANT %s ON %s TO %I', l.privileges,
+                         string_agg(format('inbox.%I', l.relname), ', ' order by l.relname), current_user)
+          from lacking l
+         group by l.privileges
+         union all
+        select 4, format('GRANT EXECUTE ON ALL ROUTINES IN SCHEMA inbox TO %I', current_user)
+         where exists (select from receipt r
+                         join pg_proc f on f.pronamespace = r.schema
+                        where not has_function_privilege(f.oid, 'EXECUTE')
+                          and not has_function_privilege(r.owner, f.oid, 'EXECUTE'))) needed
+ order by place, statement;
 
 -- name: current_role
 -- Who it is that may not do something.
