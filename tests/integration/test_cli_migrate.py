@@ -54,6 +54,15 @@ async def test_a_schema_of_a_later_build_is_refused(tmp_path: Path, database: Da
         assert "Traceback" not in refused.stderr
 
 
+async def test_a_schema_of_somebody_else_is_refused_with_what_to_do(tmp_path: Path, empty_database: Database) -> None:
+    await empty_database.execute("create schema inbox; create table inbox.letters (id integer)")
+    for options in ((), ("--check",)):
+        refused = await migrate(tmp_path, empty_database, *options)
+        assert (refused.code, refused.stdout) == (Exit.PRECONDITION, "")
+        assert "rename it, or use another database" in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
 async def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path) -> None:
     with socket.socket() as taken:
         # Bound and not listening, so that nobody can be there.

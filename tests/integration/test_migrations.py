@@ -15,6 +15,7 @@ from inbox import (
     MigrationChanged,
     SchemaBusy,
     SchemaDenied,
+    SchemaForeign,
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
@@ -142,6 +143,29 @@ async def test_a_schema_of_a_later_build_is_refused_and_not_migrated(database: D
         with pytest.raises(SchemaTooNew) as refused:
             await asking
         assert (refused.value.found, refused.value.known) == (9999, KNOWN[-1].number)
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        ("delete from inbox.migration", "its record of migrations is empty"),
+        ("drop table inbox.migration", "without this product's record"),
+        ("alter table inbox.migration rename number to version", "without this product's record"),
+        ("alter table inbox.migration alter number type text", "without this product's record"),
+        ("drop schema inbox cascade; create schema inbox", "without this product's record"),
+        ("delete from inbox.migration where number = 1", "lacks migration 0001"),
+    ],
+)
+async def test_a_schema_that_is_not_known_to_be_ours_is_refused_and_left_alone(
+    database: Database, found: str, problem: str
+) -> None:
+    await database.execute(found)
+    tables = "select relname from pg_class where relnamespace = 'inbox'::regnamespace order by 1"
+    before = await database.fetch(tables)
+    for asking in (check_server(await database.connect()), migrate(database.url), pending(database.url)):
+        with pytest.raises(SchemaForeign, match=problem):
+            await asking
+    assert await database.fetch(tables) == before
 
 
 async def test_a_migration_that_was_changed_after_it_was_applied_is_refused_by_name(database: Database) -> None:
