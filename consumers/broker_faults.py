@@ -44,10 +44,13 @@ _HINTS: tuple[tuple[type[BaseException], str], ...] = (
     (client.IncompatibleProtocolError, "what listens there does not speak AMQP 0-9-1: check the port"),
     (
         client.InvalidFrameError,
-        "it closed the connection while it was opened: mostly the virtual host does not exist, "
+        "it closed the connection while it was opened: mostly the virtual host {vhost} does not exist, "
         "or this user has no permission for it",
     ),
-    (client.ConnectionNotAllowed, "check the virtual host, and that this user has permissions for it"),
+    (
+        client.ConnectionNotAllowed,
+        "check that the virtual host {vhost} exists, and that this user has permissions for it",
+    ),
     (client.ConnectionResourceError, "it is at a limit: connections, channels or memory"),
     (client.ConnectionFrameError, "a frame was larger than agreed, mostly because of a message's headers"),
     (
@@ -58,6 +61,11 @@ _HINTS: tuple[tuple[type[BaseException], str], ...] = (
     (OSError, "check that the broker runs, and the line to it"),
 )
 _UNKNOWN_HINT = "look at the broker's log"
+_NO_BROKER = (
+    "it closed the connection without an answer in AMQP 0-9-1",
+    "is it the port of another server, such as PostgreSQL's, or one for TLS, which takes amqps://? A proxy without a "
+    "broker behind it does the same",
+)
 
 
 def reply_code(fault: BaseException | None) -> int | None:
@@ -83,16 +91,23 @@ def problem_of(fault: BaseException | None) -> str:
     return text or type(fault).__name__
 
 
-def unavailable(fault: BaseException | None, *, broker: str, action: str) -> BrokerUnavailable:
-    """Return the error of a connection that could not be made or has ended."""
+def unavailable(fault: BaseException | None, *, broker: str, vhost: str, action: str) -> BrokerUnavailable:
+    """Return the error of a connection that could not be made or has ended.
+
+    :param broker: host and port.
+    :param action: what was tried: "connect", or "go on".
+    """
     root: BaseException | None = fault
     # The client wraps errors of the socket in its own, and their class is the one that tells.
     while root is not None and type(root) is client.AMQPConnectionError and root.__cause__ is not None:
         root = root.__cause__
+    if action == "connect" and isinstance(root, EOFError):
+        problem, hint = _NO_BROKER
+        return BrokerUnavailable(broker=broker, action=action, problem=problem, hint=hint)
     hint = next((hint for kind, hint in _HINTS if isinstance(root, kind)), _UNKNOWN_HINT)
     # Inside the handshake this class shows a whole frame in its text; the hint says more.
     problem = "the handshake failed" if isinstance(root, client.InvalidFrameError) else problem_of(root)
-    return BrokerUnavailable(broker=broker, action=action, problem=problem, hint=hint)
+    return BrokerUnavailable(broker=broker, action=action, problem=problem, hint=hint.format(vhost=repr(vhost)))
 
 
 def channel_lost(fault: BaseException | None, *, broker: str, action: str) -> ChannelLost:

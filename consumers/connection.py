@@ -22,7 +22,7 @@ from yarl import URL
 
 from consumers.broker_faults import channel_lost, unavailable
 from consumers.errors import BrokerUnavailable, ChannelLost
-from consumers.secrets import host_of
+from consumers.secrets import HIDDEN, host_of, vhost_of
 
 T = TypeVar("T")
 
@@ -53,6 +53,14 @@ class Endpoint:
             return host_of(self.url)
         except ValueError:
             return "with an unreadable URL"
+
+    @property
+    def vhost(self) -> str:
+        """The virtual host, as messages name it."""
+        try:
+            return vhost_of(self.url)
+        except ValueError:
+            return HIDDEN
 
 
 class Connection:
@@ -165,7 +173,7 @@ class Connection:
 
         :param lost: what shows it.
         """
-        self._lose(unavailable(lost.__cause__, broker=self.endpoint.broker, action="go on"))
+        self._lose(unavailable(lost.__cause__, broker=self.endpoint.broker, vhost=self.endpoint.vhost, action="go on"))
         await self._abort(asyncio.ensure_future(self._client.close(ConnectionClosed(_REPLY_SUCCESS, lost.problem))))
 
     async def _abort(self, closing: asyncio.Future[Any]) -> None:
@@ -175,7 +183,7 @@ class Connection:
 
     def _ended(self, closing: asyncio.Future[Any]) -> None:
         fault = None if closing.cancelled() else closing.exception()
-        self._lose(unavailable(fault, broker=self.endpoint.broker, action="go on"))
+        self._lose(unavailable(fault, broker=self.endpoint.broker, vhost=self.endpoint.vhost, action="go on"))
 
     def _lose(self, loss: BrokerUnavailable) -> None:
         if self.loss is None:
@@ -204,12 +212,12 @@ async def connect(endpoint: Endpoint) -> Connection:
         transport.abort()
         if is_shutdown():
             raise
-        raise unavailable(None, broker=endpoint.broker, action="connect") from None
+        raise unavailable(None, broker=endpoint.broker, vhost=endpoint.vhost, action="connect") from None
     except (AMQPError, OSError, EOFError) as fault:
         transport.abort()
         if is_shutdown():
             raise asyncio.CancelledError from fault
-        raise unavailable(fault, broker=endpoint.broker, action="connect") from fault
+        raise unavailable(fault, broker=endpoint.broker, vhost=endpoint.vhost, action="connect") from fault
     except (ValueError, KeyError):
         # Neither text nor cause is passed on: they quote the URL, its password included.
         raise BrokerUnavailable(

@@ -89,6 +89,9 @@ def _parts(url: str) -> _Parts:
         parameters = tuple(parse_qsl(split.query, keep_blank_values=True, strict_parsing=bool(split.query)))
     except ValueError:
         raise Unreadable("its parameters are not of the form name=value&name=value") from None
+    ports = [port for name, value in parameters if name == "port" for port in value.split(",")]
+    if not all(port.isdecimal() and int(port) <= 65535 for port in ports):
+        raise Unreadable("its parameter port is not a number up to 65535")
     return _Parts(
         scheme=split.scheme, user=user, has_password=bool(colon), hosts=hosts, path=split.path, parameters=parameters
     )
@@ -197,3 +200,11 @@ def host_of(url: str) -> str:
     """Return hosts and ports of a readable URL, for messages about reaching it; a socket's folder counts as a host."""
     parts = _parts(url)
     return unquote(parts.hosts) or next((value for name, value in parts.parameters if name == "host"), "localhost")
+
+
+def vhost_of(url: str) -> str:
+    """Return the virtual host that a readable URL names, for messages about reaching it."""
+    path = _parts(url).path
+    if ":" in path:
+        raise Unreadable("its path may be the rest of its account")
+    return unquote(path[1:]) or "/"

@@ -12,6 +12,7 @@ from consumers.broker_faults import NOT_FOUND
 from consumers.connection import Endpoint, connect
 from consumers.errors import BrokerUnavailable, ChannelLost
 from servers import RabbitServer
+from tests.support.databases import Database
 from tests.support.eventually import eventually
 from tests.support.relay import RelayBefore
 from tests.support.vhosts import Vhost
@@ -66,9 +67,9 @@ async def test_a_wrong_password_is_named(vhost: Vhost) -> None:
 
 
 async def test_a_missing_virtual_host_is_named(shared_broker: RabbitServer) -> None:
-    error = await refused(shared_broker.url("no-such-vhost"))
+    error = await refused(shared_broker.url("no/such vhost"))
 
-    assert "the virtual host does not exist" in error.hint
+    assert "the virtual host 'no/such vhost' does not exist" in error.hint
 
 
 async def test_a_host_that_cannot_be_resolved_is_named() -> None:
@@ -95,7 +96,8 @@ async def test_a_server_that_says_nothing_is_given_up_in_time(vhost: Vhost, rela
 
 
 async def test_what_is_no_broker_is_named(relay_before: RelayBefore) -> None:
-    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(8)  # closing with something unread would be a reset
         writer.write(b"220 mail.example ESMTP\r\n")
         await writer.drain()
         writer.close()
@@ -107,6 +109,14 @@ async def test_what_is_no_broker_is_named(relay_before: RelayBefore) -> None:
         error = await refused(f"amqp://user:{PASSWORD}@127.0.0.1:{port}/", connect_timeout_s=2.0)
 
     assert error.action == "connect"
+    assert "without an answer in AMQP 0-9-1" in error.problem
+
+
+async def test_a_database_server_is_said_to_be_no_broker(database: Database) -> None:
+    error = await refused(database.url.replace("postgresql://", "amqp://"))
+
+    assert "without an answer in AMQP 0-9-1" in error.problem
+    assert "PostgreSQL" in error.hint
 
 
 async def test_a_loss_is_told_at_once_with_its_reason(vhost: Vhost) -> None:

@@ -30,8 +30,9 @@ def wrapped(fault: BaseException) -> BaseException:
         (wrapped(ConnectionResetError(104, "reset by peer")), "reset by peer", "the line to it"),
         (TimeoutError(), "no answer in time", "does not answer"),
         (client.ProbableAuthenticationError("ACCESS_REFUSED"), "ACCESS_REFUSED", "refused the user or the password"),
-        (client.InvalidFrameError("Expected ['Connection.OpenOk'], got <Close>"), "handshake", "virtual host"),
-        (client.ConnectionNotAllowed("NOT_ALLOWED - vhost x"), "530 NOT_ALLOWED", "permissions"),
+        (client.InvalidFrameError("Expected ['Connection.OpenOk'], got <Close>"), "handshake", "virtual host 'shop'"),
+        (client.ConnectionNotAllowed("NOT_ALLOWED - vhost x"), "530 NOT_ALLOWED", "virtual host 'shop' exists"),
+        (wrapped(asyncio.IncompleteReadError(b"", 1)), "without an answer in AMQP", "PostgreSQL"),
         (client.ConnectionInternalError("INTERNAL_ERROR"), "541 INTERNAL_ERROR", "no leader or is damaged"),
         (client.ConnectionFrameError("FRAME_ERROR"), "501 FRAME_ERROR", "headers"),
         (client.ConnectionClosed(320, "CONNECTION_FORCED - bye"), "320 CONNECTION_FORCED", "operator closed"),
@@ -42,11 +43,16 @@ def wrapped(fault: BaseException) -> BaseException:
 def test_a_connection_that_failed_says_why_and_what_to_look_at(
     fault: BaseException | None, problem: str, hint: str
 ) -> None:
-    error = unavailable(fault, broker="broker:5672", action="connect")
+    error = unavailable(fault, broker="broker:5672", vhost="shop", action="connect")
 
     assert problem in error.problem
     assert hint in error.hint
     assert str(error).startswith("broker broker:5672: cannot connect: ")
+
+
+def test_a_connection_that_ends_later_is_not_taken_for_another_server() -> None:
+    error = unavailable(wrapped(asyncio.IncompleteReadError(b"", 1)), broker="b", vhost="/", action="go on")
+    assert "PostgreSQL" not in str(error)
 
 
 @pytest.mark.parametrize(
