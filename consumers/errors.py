@@ -12,6 +12,7 @@ ConsumerError
 │   └── PublishUnconfirmed  nobody knows: publish again with the same message id
 ├── SettledTwice         a bug: one delivery, two settlements
 ├── ConfigError          change the value in the file
+├── UrlRefused           change the URL, where it comes from
 ├── RegistrationError    change the decorated function
 ├── ConsumerNotFound     change `handler` in the file, or the module it names
 ├── ResourceMissing      provide the class by a lifespan
@@ -46,6 +47,17 @@ class ConfigError(ConsumerError):
         where = f"{file}: {key}" if key else file
         shown = "" if value is None else f" = {value}"
         super().__init__(f"{where}{shown}: {problem}; allowed: {allowed}")
+
+
+class UrlRefused(ConsumerError):
+    """A URL that leads somewhere, with a parameter that cannot be worked with.
+
+    :param origin: where the URL comes from, never the URL.
+    """
+
+    def __init__(self, *, origin: str, problem: str, hint: str) -> None:
+        self.origin, self.problem, self.hint = origin, problem, hint
+        super().__init__(f"the URL from {origin} is refused: {problem}; {hint}")
 
 
 class RegistrationError(ConsumerError):

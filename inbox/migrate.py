@@ -89,7 +89,8 @@ async def migrate(dsn: str, *, retention_s: float = DEFAULT_RETENTION_S, wait_s:
         if not connection.is_closed():
             raise
         # The driver's transaction block hides what happened to its connection.
-        raise ConnectionError("the session was lost during a migration, which undoes it: run it again") from error
+        lost = "the session was lost during a migration, which undoes it: run it again"
+        raise ConnectionResetError(lost) from error
     except asyncpg.InsufficientPrivilegeError as error:
         raise await _denied(connection, error) from error
     else:

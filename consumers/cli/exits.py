@@ -63,6 +63,7 @@ def _code(error: BaseException) -> Exit | None:
     match error:
         case (
             consuming.ConfigError()
+            | consuming.UrlRefused()
             | consuming.RegistrationError()
             | consuming.ConsumerNotFound()
             | consuming.ResourceMissing()
