@@ -15,6 +15,7 @@ from consumers.config import FleetConfig
 from consumers.config.checks import FAULT_KEYS, is_sqlstate, refused
 from consumers.config.settings import ConsumerSettings
 from consumers.errors import ConfigError
+from consumers.secrets import said
 from inbox import Overrides, Reject, Retry
 from inbox.faults import ACTIONS, Fault
 
@@ -47,7 +48,7 @@ def _exception_type(config: FleetConfig, settings: ConsumerSettings, name: str) 
         problem = f"no exception type is found under this name ({error})"
         raise _refused(config, settings, name, problem, FAULT_KEYS) from None
     except (Exception, SystemExit) as error:  # users' code: whatever it raises, nothing can start, and this says why
-        problem = f"importing it failed: {type(error).__name__}: {error}"
+        problem = f"importing it failed: {said(error)}"
         raise _refused(config, settings, name, problem, FAULT_KEYS) from error
     if not (isinstance(found, type) and issubclass(found, BaseException)):
         raise _refused(config, settings, name, "it is not an exception type", FAULT_KEYS)

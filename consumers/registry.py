@@ -20,6 +20,7 @@ from consumers.config.quantities import NAME, Seconds, Step
 from consumers.errors import ConsumerNotFound, RegistrationError
 from consumers.handlers import BoundHandler, Handler, inspect_handler
 from consumers.resources import Lifespan, Resources, inspect_lifespan, opened
+from consumers.secrets import said
 from consumers.signatures import described
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -235,7 +236,7 @@ def _failure(error: BaseException) -> str:
     traced = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in traced if "importlib" not in frame.filename and frame.filename != __file__]
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return f"importing it failed{where}: {type(error).__name__}: {error}"
+    return f"importing it failed{where}: {said(error)}"
 
 
 def _consumers_in(module: Any) -> list[str]:

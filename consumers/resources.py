@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from consumers.errors import LifespanFailed, RegistrationError, ResourceMissing
+from consumers.secrets import said
 from consumers.signatures import described
 
 FORM = "an async generator function without parameters that yields one resource, or a tuple of several"
@@ -146,7 +147,7 @@ class _Step(AbstractAsyncContextManager[object]):
             raise self._failed("close", failure, deadline, self._stop_timeout_s) from failure
 
     def _failed(self, step: str, error: Exception, deadline: asyncio.Timeout, timeout_s: float) -> LifespanFailed:
-        late = f"it took longer than {timeout_s:g} s" if deadline.expired() else f"{type(error).__name__}: {error}"
+        late = f"it took longer than {timeout_s:g} s" if deadline.expired() else said(error)
         return LifespanFailed(
             consumer=self._consumer, lifespan=self._lifespan.name, where=self._lifespan.where, step=step, problem=late
         )

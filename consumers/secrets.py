@@ -24,6 +24,15 @@ _SHOWN_PARAMETERS = frozenset(
     | {"target_session_attrs", "timeout"}
 )
 _SECRET_PARAMETER = re.compile(r"pass(?!file)|secret|token", re.IGNORECASE)
+_OWN_SCHEMES = frozenset({"amqp", "amqps", "postgres", "postgresql"})
+_URL_IN_TEXT = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,30}://\S+")
+_CLOSING = re.compile(r"(?:['\"`)}>,;:.]|(?<=['\"`])\])+$")
+_PASSWORD_IN_URL = re.compile(r"[^:/]*://[^/?#@]*:.*@", re.DOTALL)
+_USER_IN_URL = re.compile(r"[^:/]*://[^/?#]*@")
+_TOKEN_IN_URL = re.compile(r"[?&][^=&]*(?:pass(?!file)|secret|token|key|sig|credential)[^=&]*=", re.IGNORECASE)
+_PASSWORD_IN_TEXT = re.compile(
+    r"(password['\"]?\s*[=:]\s*)('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s,;)&]+)", re.IGNORECASE
+)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -100,7 +109,8 @@ def _parts(url: str) -> _Parts:
 def redacted(url: str) -> str:
     """Return a URL as it may be shown: scheme, user, hosts and ports, database or vhost, and harmless parameters.
 
-    Never a password. A URL that cannot be read with certainty is reduced to its scheme, if that is clear.
+    Never a password. A URL that cannot be read with certainty is reduced to its scheme, if that is clear; one of a
+    scheme that this product does not use to scheme, hosts and ports, since user, path and parameters may be a token.
     """
     try:
         parts = _parts(url)
@@ -110,12 +120,44 @@ def redacted(url: str) -> str:
     except Unreadable:
         scheme = re.match(r"([a-z][a-z0-9+]{0,15})://", url)
         return f"{scheme[1]}://{HIDDEN}" if scheme else HIDDEN
+    if parts.scheme not in _OWN_SCHEMES:
+        account = f"{HIDDEN}@" if parts.user or parts.has_password else ""
+        rest = f"/{HIDDEN}" if parts.path.strip("/") or parts.parameters else parts.path
+        return f"{parts.scheme}://{account}{parts.hosts}{rest}"
     account = f"{parts.user}:{HIDDEN}@" if parts.has_password else f"{parts.user}@" if parts.user else ""
     query = "&".join(
         f"{quote(name, safe='')}={quote(value, safe='/:.,-') if name in _SHOWN_PARAMETERS else HIDDEN}"
         for name, value in parts.parameters
     )
     return f"{parts.scheme}://{account}{parts.hosts}{parts.path}{'?' + query if query else ''}"
+
+
+def without_secrets(text: str) -> str:
+    """Return text in which no URL shows a password or a token, and no `password=` shows what follows it."""
+    if "://" in text:
+        text = _URL_IN_TEXT.sub(_url_in_text, text)
+    if "assword" in text or "ASSWORD" in text:
+        text = _PASSWORD_IN_TEXT.sub(rf"\g<1>{HIDDEN}", text)
+    return text
+
+
+def said(error: BaseException) -> str:
+    """Return class and text of an error of users' code, without secrets: it may quote a URL of any kind."""
+    try:
+        text = without_secrets(str(error))
+        return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    except Exception as broken:
+        return f"{type(error).__name__} (it cannot be printed: {type(broken).__name__})"
+
+
+def _url_in_text(match: re.Match[str]) -> str:
+    found = match[0]
+    # What closes a quotation or a sentence is none of the URL's; behind a ? it might be the end of a secret.
+    url = found if "?" in found else _CLOSING.sub("", found)
+    of_others = url.partition("://")[0].lower() not in _OWN_SCHEMES
+    if _PASSWORD_IN_URL.match(url) or _TOKEN_IN_URL.search(url) or (of_others and _USER_IN_URL.match(url)):
+        return redacted(url) + found[len(url) :]
+    return found
 
 
 def shown(value: object, *, limit: int = 80) -> str:

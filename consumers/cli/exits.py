@@ -101,6 +101,7 @@ def _code(error: BaseException) -> Exit | None:
 
 def _text(error: BaseException) -> str:
     from consumers.errors import ConfigError, RegistrationError, TopologyMismatch
+    from consumers.secrets import said
 
     match error:
         case ConfigError():
@@ -114,9 +115,8 @@ def _text(error: BaseException) -> str:
             advice = "`inbox-fleet topology apply` declares what is missing; a queue that differs is yours to replace"
             return block("the broker's topology is not the configured one", None, [*facts, ("next", advice)])
         case _:
-            said = str(error) or type(error).__name__
-            kind = "" if type(error).__module__.split(".")[0] in _OURS else f"{type(error).__name__}: "
-            return block(f"{kind}{said}", None, [])
+            ours = type(error).__module__.split(".")[0] in _OURS
+            return block(str(error) if ours and str(error) else said(error), None, [])
 
 
 def block(what: str, problem: str | None, facts: Sequence[tuple[str, str | None]]) -> str:

@@ -7,7 +7,6 @@ failure is described too.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from enum import Enum
@@ -15,7 +14,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from consumers.secrets import HIDDEN, redacted
+from consumers.secrets import HIDDEN, without_secrets
 from inbox.envelope import Envelope, Message
 
 Plain: TypeAlias = "str | int | float | bool | list[Plain] | dict[str, Plain] | None"
@@ -29,10 +28,6 @@ MAX_SCANNED = 256 * 1024
 MAX_DEPTH = 5
 MAX_ITEMS = 64
 
-_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,15}://\S+")
-_ACCOUNT = re.compile(r"[^:/]*://[^/?#@]*:.*@", re.DOTALL)
-_SECRET_PARAMETER = re.compile(r"[?&][^=&]*(?:pass(?!file)|secret|token)[^=&]*=", re.IGNORECASE)
-_KEYWORD = re.compile(r"(password['\"]?\s*[=:]\s*)('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s,;)&]+)", re.IGNORECASE)
 _SECRET_KEYS = frozenset({"authorization", "passwd", "password", "secret", "token"})
 
 
@@ -76,20 +71,6 @@ def text(value: str) -> str:
         half = MAX_TEXT // 2
         value = f"{value[:half]} … {len(value) - MAX_TEXT} characters left out … {value[-half:]}"
     return value
-
-
-def without_secrets(value: str) -> str:
-    """Return text in which no URL shows a password, and no `password=` shows what follows it."""
-    if "://" in value:
-        value = _URL.sub(_shown, value)
-    if "assword" in value or "ASSWORD" in value:
-        value = _KEYWORD.sub(rf"\g<1>{HIDDEN}", value)
-    return value
-
-
-def _shown(match: re.Match[str]) -> str:
-    url = match[0]
-    return redacted(url) if _ACCOUNT.match(url) or _SECRET_PARAMETER.search(url) else url
 
 
 def _plain(value: object, depth: int) -> Plain:

@@ -231,3 +231,34 @@ async def test_a_lifespan_that_yields_twice_is_reported(invoices: Consumer) -> N
     with pytest.raises(LifespanFailed, match="did not close: RuntimeError"):
         async with opening(invoices):
             pass
+
+
+@pytest.mark.parametrize("step", ["open", "close"])
+async def test_what_a_lifespan_failed_with_is_said_without_the_secrets_of_its_url(
+    invoices: Consumer, step: str
+) -> None:
+    @invoices.lifespan
+    async def cache() -> AsyncIterator[None]:
+        if step == "close":
+            yield
+        raise ConnectionError("cannot reach 'redis://:hunter2@cache:6379/0', nor https://hunter2@cache.example")
+
+    with pytest.raises(LifespanFailed, match=r"cannot reach 'redis://\*\*\*@cache:6379/") as caught:
+        async with opening(invoices):
+            pass
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_a_lifespan_whose_error_cannot_be_printed_is_reported(invoices: Consumer) -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    @invoices.lifespan
+    async def broken() -> AsyncIterator[None]:
+        raise Unprintable
+        yield
+
+    with pytest.raises(LifespanFailed, match=r"did not open: Unprintable \(it cannot be printed: ValueError"):
+        async with opening(invoices):
+            pass

@@ -9,7 +9,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from consumers.logs.values import MAX_ITEMS, MAX_SCANNED, MAX_TEXT, fields, plain, text, without_secrets
+from consumers.logs.values import MAX_ITEMS, MAX_SCANNED, MAX_TEXT, fields, plain, text
+from consumers.secrets import without_secrets
 from inbox.envelope import Attempt, Envelope, Message
 
 SECRET = "s3cr3t-marker"
@@ -55,6 +56,12 @@ def message() -> Message:
         f"amqp://:{SECRET}@broker",
         f"postgresql://db/billing?user=fleet&password={SECRET}",
         f"HTTPS://u:{SECRET}@host/",
+        f"redis://:{SECRET}@cache:6379/0",
+        f"https://{SECRET}@git.example/shop.git",
+        f"mongodb+srv://u:{SECRET}@a,b/shop?w=majority",
+        f"https://u:p@hooks.example/{SECRET}",
+        f"https://blob.example/x?sig={SECRET}",
+        f"a-scheme-that-nobody-has+tls://u:{SECRET}@host",
     ],
 )
 @pytest.mark.parametrize(
@@ -64,12 +71,23 @@ def message() -> Message:
         lambda url: f"cannot connect to {url}: refused",
         lambda url: f"first line\n{url}\nthird line",
         lambda url: f"({url})",
+        lambda url: f"ValueError({url!r}, ['{url}'])",
         lambda url: [url],
         lambda url: {"where": {"is": (1, url)}},
         lambda url: ValueError(f"bad URL {url}"),
         lambda url: f"{'x' * (MAX_TEXT // 2 - 30)} {url} {'y' * MAX_TEXT}",
     ],
-    ids=["alone", "in words", "in lines", "in brackets", "in a list", "deep", "in an error", "where long text is cut"],
+    ids=[
+        "alone",
+        "in words",
+        "in lines",
+        "in brackets",
+        "quoted",
+        "in a list",
+        "deep",
+        "in an error",
+        "where long text is cut",
+    ],
 )
 def test_no_url_shows_its_password_wherever_it_stands(url: str, place: Any) -> None:
     assert SECRET not in json.dumps(plain(place(url)))
@@ -98,6 +116,8 @@ def test_a_value_named_like_a_secret_is_hidden_at_any_depth() -> None:
         "http://grafana.example:3000/d/abc?var=1",
         "see https://www.rabbitmq.com/docs/dlx, then retry",
         "amqp://broker:5672/",
+        "https://medium.example/@fleet/inbox",
+        "('postgresql://fleet@db/billing?sslmode=require&sslrootcert=/ca.pem')",
         "a@b.example at 10:30",
         'password authentication failed for user "fleet"',
     ],
@@ -110,6 +130,22 @@ def test_user_host_and_database_of_a_url_stay_readable() -> None:
     shown = text(f"cannot reach amqp://fleet:{SECRET}@broker:5672/shop")
 
     assert "fleet:***@broker:5672/shop" in shown
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("'amqp://u:{}@h'", "'amqp://u:***@h'"),
+        ('("amqp://u:{}@h:5672/v",)', '("amqp://u:***@h:5672/v",)'),
+        ("['amqp://u:{}@[::1]']", "['amqp://u:***@[::1]']"),
+        ("cannot reach amqp://u:{}@h: refused", "cannot reach amqp://u:***@h: refused"),
+        ("<amqp://u:{}@h>.", "<amqp://u:***@h>."),
+        ("redis://:{}@cache:6379/0", "redis://***@cache:6379/***"),
+        ("postgresql://u:{}@h/d?sslmode=require", "postgresql://u:***@h/d?sslmode=require"),
+    ],
+)
+def test_what_stands_around_a_url_stays(written: str, shown: str) -> None:
+    assert text(written.format(SECRET)) == shown
 
 
 def test_bytes_are_counted_and_never_shown() -> None:

@@ -43,6 +43,8 @@ def test_a_secret_refuses_to_be_copied_or_serialised(leave: object) -> None:
         ("amqps://:hunter2@broker/v", f"amqps://:{HIDDEN}@broker/v"),
         ("amqp://u:p%40hunter2@h", f"amqp://u:{HIDDEN}@h"),
         ("amqp://u:@h", f"amqp://u:{HIDDEN}@h"),
+        ("https://hunter2@git.example:8443/", f"https://{HIDDEN}@git.example:8443/"),
+        ("https://u:p@h/hunter2?x=hunter2", f"https://{HIDDEN}@h/{HIDDEN}"),
     ],
 )
 def test_a_redacted_url_keeps_what_helps_and_drops_the_password(url: str, expected: str) -> None:
