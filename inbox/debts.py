@@ -11,6 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from uuid import UUID
 
+import asyncpg
 import structlog
 
 from inbox.backoff import Backoff
@@ -67,18 +68,30 @@ class Debts:
                 await asyncio.sleep(pauses.next_s())
 
     async def settle(self) -> bool:
-        """Try every debt once. Return whether none is left."""
+        """Try every debt once, up to an error that says nothing about the debt. Return whether none is left."""
         for debt in tuple(self._open.values()):
             try:
                 async with self._pool.acquire() as connection:
-                    settled = await connection.fetchval(
-                        _SETTLE, debt.key, debt.claim_id, list(debt.pacing_s), timeout=_TIMEOUT_S
-                    )
+                    try:
+                        settled = await connection.fetchval(
+                            _SETTLE, debt.key, debt.claim_id, list(debt.pacing_s), timeout=_TIMEOUT_S
+                        )
+                    except asyncpg.PostgresError as error:
+                        if connection.is_closed():
+                            raise
+                        self._postpone(debt, error)  # the server's answer to this one; another one may fare better
+                        continue
             except (*DRIVER_ERRORS, PoolError) as error:
-                log.warning("debt.unsettled", key=str(debt.key), claim_id=str(debt.claim_id), fault=describe(error))
+                self._postpone(debt, error)
                 return False
             if settled:
                 # It may be settled already: the stop settles too, beside the task that always does.
                 self._open.pop(debt.claim_id, None)
                 log.info("debt.settled", key=str(debt.key), claim_id=str(debt.claim_id))
         return not self._open
+
+    def _postpone(self, debt: Debt, error: BaseException) -> None:
+        log.warning("debt.unsettled", key=str(debt.key), claim_id=str(debt.claim_id), fault=describe(error))
+        # Behind the others, so that one which breaks every connection does not keep them waiting for ever.
+        if self._open.pop(debt.claim_id, None) is not None:
+            self._open[debt.claim_id] = debt

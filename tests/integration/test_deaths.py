@@ -100,6 +100,42 @@ async def test_a_debt_that_cannot_be_settled_does_not_hold_up_the_next_one(
     await one.pay()
 
 
+@pytest.mark.parametrize(
+    "fails",
+    [
+        "raise exception 'no'",
+        # Ends the session under itself: an error of the connection.
+        "perform pg_terminate_backend(pg_backend_pid()); perform pg_sleep(5)",
+    ],
+    ids=["by the server's answer", "by the loss of the session"],
+)
+async def test_a_debt_that_can_never_be_settled_keeps_no_other_waiting(
+    process: StartProcess, database: Database, fails: str
+) -> None:
+    one = await process()
+    stuck = Debt(uuid4(), uuid4(), (0.0,))
+    one.debts.add(stuck)
+    await lose(one)
+    await database.execute(
+        f"""
+        alter function inbox.settle_debt rename to settle_debt_as_it_was;
+        create function inbox.settle_debt(p_key uuid, p_claim uuid, p_pacing double precision[]) returns boolean
+            language plpgsql as $$
+        begin
+            if p_claim = '{stuck.claim_id}' then {fails}; end if;
+            return inbox.settle_debt_as_it_was(p_key, p_claim, p_pacing);
+        end $$
+        """
+    )
+
+    async def only_the_stuck_one_is_left() -> bool:
+        assert not await one.debts.settle()
+        return one.debts.count == 1
+
+    await eventually(only_the_stuck_one_is_left, what="the settling of the other debt")
+    assert await standing(database, message()) == Standing(0, 0, "waiting", (("aborted", False),))
+
+
 async def test_debts_are_settled_in_the_background_when_the_database_is_back(
     process: StartProcess, database: Database, relay_before: RelayBefore
 ) -> None:
