@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from consumers.registry import Consumer
-    from inbox import Attempt, Envelope, Reject, Retry, Tx
+    from inbox import Attempt, Envelope, ExhaustionRecord, Reject, Retry, Tx
 
-__all__ = ["Attempt", "Consumer", "Envelope", "Reject", "Retry", "Tx"]
+__all__ = ["Attempt", "Consumer", "Envelope", "ExhaustionRecord", "Reject", "Retry", "Tx"]
 
 _HOMES = {
     "Attempt": "inbox",
     "Consumer": "consumers.registry",
     "Envelope": "inbox",
+    "ExhaustionRecord": "inbox",
     "Reject": "inbox",
     "Retry": "inbox",
     "Tx": "inbox",

@@ -16,7 +16,7 @@ from consumers.logs import bind_attempt
 from consumers.registry import Routes
 from consumers.telemetry import Span
 from consumers.threads import BlockingTx, in_thread
-from inbox import Attempt, Reject, Retry, Tx
+from inbox import Attempt, Envelope, ExhaustionRecord, Reject, Retry, Tx
 
 log = structlog.get_logger(__name__)
 
@@ -60,19 +60,26 @@ class Call:
             claim_id=attempt.claim_id,
         )
         self._span.attempt(number=attempt.number, generation=attempt.generation, claim_id=str(attempt.claim_id))
-        try:
-            handler.accept(await _answer(handler, decoded, attempt, tx))
-        except (Reject, Retry):
-            raise
-        except Exception:
-            log.warning("handler.raised", handler=handler.handler.name, exc_info=True)
-            raise
+        await call(handler, decoded.envelope(attempt), tx)
 
 
-async def _answer(handler: BoundHandler, decoded: Decoded, attempt: Attempt, tx: Tx) -> object:
-    envelope = decoded.envelope(attempt)
+async def call(handler: BoundHandler, given: Envelope | ExhaustionRecord, tx: Tx) -> None:
+    """Call a handler, in a thread if it is a plain `def`, and look at its answer. Raises what it raises.
+
+    :raises UnexpectedAnswer: the answer shows that the work is not done.
+    """
+    try:
+        handler.accept(await _answer(handler, given, tx))
+    except (Reject, Retry):
+        raise
+    except Exception:
+        log.warning("handler.raised", handler=handler.handler.name, exc_info=True)
+        raise
+
+
+async def _answer(handler: BoundHandler, given: Envelope | ExhaustionRecord, tx: Tx) -> object:
     if handler.handler.is_sync:
         blocking = BlockingTx(tx, asyncio.get_running_loop())
-        return await in_thread(f"handler {handler.handler.name}", lambda: handler(envelope, blocking))
-    answer: object = await handler(envelope, tx)
+        return await in_thread(f"handler {handler.handler.name}", lambda: handler(given, blocking))
+    answer: object = await handler(given, tx)
     return answer

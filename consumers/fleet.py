@@ -20,6 +20,7 @@ import structlog
 from consumers.background import background
 from consumers.config import FleetConfig
 from consumers.errors import BrokerUnavailable, ChannelLost, DatabaseUnavailable
+from consumers.exhaustion_count import count_exhaustions
 from consumers.health import Health
 from consumers.http import application, serve
 from consumers.logs import Format, configure
@@ -27,10 +28,11 @@ from consumers.plan import FleetPlan, plan
 from consumers.publisher import Publisher
 from consumers.sizing import HOUSEKEEPING, pool_specs
 from consumers.startup import register_member, verify_broker, verify_database
+from consumers.stored import envelope_of
 from consumers.telemetry import Telemetry
 from consumers.topology import topologies
 from consumers.worker import Worker
-from inbox import Backoff, Company, Debts, Inbox, Member, build, keep_partitions, migrations
+from inbox import Backoff, Company, Debts, Deliverer, Inbox, Member, build, keep_partitions, migrations
 from pools import Pool, Pools
 
 log = structlog.get_logger(__name__)
@@ -146,6 +148,7 @@ class _Process:
                 ("debts", debts.run()),
                 ("partitions", keep_partitions(housekeeping, retention_s=config.receipts.retention_s)),
                 ("publisher", publisher.run()),
+                ("exhaustions", count_exhaustions(plan, housekeeping, self._telemetry)),
             ):
                 self._health.task(name, start(name, work))
             company = Company()
@@ -157,11 +160,16 @@ class _Process:
                 )
                 async with self._unless_stopped():
                     resources = await lifespans.enter_async_context(opening)
+                inbox = Inbox(pool=pool, member_id=member.id, company=company, debts=debts)
+                deliverer = Deliverer(
+                    pool=pool, member_id=member.id, company=company, runner=inbox.runner, read=envelope_of
+                )
                 worker = Worker(
                     consumer,
                     config=config,
                     broker_url=broker.reveal(),
-                    inbox=Inbox(pool=pool, member_id=member.id, company=company, debts=debts),
+                    inbox=inbox,
+                    deliverer=deliverer,
                     pool=pool,
                     publisher=publisher,
                     routes=consumer.consumer.resolve(resources.including(pool)),

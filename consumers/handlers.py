@@ -2,7 +2,8 @@
 
 Everything that can be wrong with its shape is found when its module is imported, and named with file and line; what
 needs the resources of a running process is found at start. It is called as `function(envelope, tx, **arguments)`, the
-arguments being resources chosen by the annotations of its further parameters.
+arguments being resources chosen by the annotations of its further parameters; one for exhausted messages gets their
+record in place of an envelope.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from typing import Any
 from consumers.errors import RegistrationError, UnexpectedAnswer
 from consumers.resources import Resources
 from consumers.signatures import annotation_name, class_of, described, evaluated, is_async, is_generator, parameters
-from inbox import Envelope
+from inbox import Envelope, ExhaustionRecord
 
-FORM = (
-    "async def handle(envelope: Envelope, tx: Tx) -> None, with further parameters annotated by the class of a resource"
-)
+_RESOURCES = "with further parameters annotated by the class of a resource"
+FORMS = {
+    "Envelope": f"async def handle(envelope: Envelope, tx: Tx) -> None, {_RESOURCES}",
+    "ExhaustionRecord": f"async def report(record: ExhaustionRecord, tx: Tx) -> None, {_RESOURCES}",
+}
+"""How a handler is written, by what it gets first."""
+_CALLED = {"Envelope": "envelope", "ExhaustionRecord": "record"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,7 +33,7 @@ class Handler:
 
     :param name: "module:qualname", as it stands in logs and records.
     :param where: "file:line", as it stands in errors.
-    :param types: the message types it was registered for; ("*",) for the catch-all.
+    :param types: the message types it was registered for; ("*",) for the catch-all, none for exhausted messages.
     :param is_sync: a plain `def`: it must run in a thread, and its answer is not awaited.
     :param resources: the class of each parameter that takes a resource.
     :param optional: those of them that keep their default where nothing provides the class.
@@ -70,9 +75,9 @@ class BoundHandler:
     handler: Handler
     arguments: Mapping[str, object]
 
-    def __call__(self, envelope: Envelope, tx: Any) -> Any:
+    def __call__(self, given: Envelope | ExhaustionRecord, tx: Any) -> Any:
         """Call the function; of an async one, await the result. Then, either way, let `accept` look at the answer."""
-        return self.handler.function(envelope, tx, **self.arguments)
+        return self.handler.function(given, tx, **self.arguments)
 
     def accept(self, answer: object) -> None:
         """Look at what the handler returned. Ordinary values mean nothing and are let go.
@@ -93,17 +98,18 @@ class BoundHandler:
         raise UnexpectedAnswer(handler=self.handler.name, problem=problem, advice=advice)
 
 
-def inspect_handler(consumer: str, function: Any) -> Handler:
+def inspect_handler(consumer: str, function: Any, *, gets: str = "Envelope") -> Handler:
     """Check a function's shape and return it as a handler for no types yet.
 
+    :param gets: the class of its first parameter, one of `FORMS`.
     :raises RegistrationError: it cannot be a handler.
     """
     name, where = described(function)
     try:
-        resources, optional = _inspect(function)
+        resources, optional = _inspect(function, gets)
     except ValueError as error:
         raise RegistrationError(
-            consumer=consumer, subject=name, where=where, problem=str(error), allowed=FORM
+            consumer=consumer, subject=name, where=where, problem=str(error), allowed=FORMS[gets]
         ) from None
     return Handler(
         consumer=consumer,
@@ -117,7 +123,7 @@ def inspect_handler(consumer: str, function: Any) -> Handler:
     )
 
 
-def _inspect(function: Any) -> tuple[dict[str, type], frozenset[str]]:
+def _inspect(function: Any, gets: str) -> tuple[dict[str, type], frozenset[str]]:
     if not callable(function):
         raise ValueError(f"a {type(function).__name__} is not a function")  # noqa: TRY004 - one error, one message
     if inspect.isclass(function):
@@ -128,7 +134,7 @@ def _inspect(function: Any) -> tuple[dict[str, type], frozenset[str]]:
     if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in given):
         raise ValueError("it takes *args or **kwargs, so what it needs is not known; a decorator uses functools.wraps")
     leading = [parameter for parameter in given[:2] if parameter.kind is not parameter.KEYWORD_ONLY]
-    _check_leading(leading, function)
+    _check_leading(leading, function, gets)
     resources: dict[str, type] = {}
     optional: set[str] = set()
     for parameter in given[2:]:
@@ -140,7 +146,7 @@ def _inspect(function: Any) -> tuple[dict[str, type], frozenset[str]]:
     return resources, frozenset(optional)
 
 
-def _check_leading(leading: list[inspect.Parameter], function: Any) -> None:
+def _check_leading(leading: list[inspect.Parameter], function: Any, gets: str) -> None:
     if leading and leading[0].name in ("self", "cls"):
         raise ValueError(
             f"its first parameter is {leading[0].name}: register a bound method, or a function of a module"
@@ -151,9 +157,12 @@ def _check_leading(leading: list[inspect.Parameter], function: Any) -> None:
         )
     # These two may be annotated for type checkers only, so they are judged by name.
     first, second = (annotation_name(parameter.annotation, function) for parameter in leading)
-    if first == "Tx" or second == "Envelope":
-        raise ValueError("the envelope comes first, and tx second")
-    for parameter, name, expected in zip(leading, (first, second), ("Envelope", "Tx"), strict=True):
+    if first == "Tx" or second in FORMS:
+        raise ValueError(f"the {_CALLED[gets]} comes first, and tx second")
+    for other in FORMS.keys() - {gets}:
+        if first == other:
+            raise ValueError(f"parameter {leading[0].name} is annotated {other}, and gets the {gets}")
+    for parameter, name, expected in zip(leading, (first, second), (gets, "Tx"), strict=True):
         if name in ("str", "bytes", "int", "float", "bool", "dict", "list", "tuple"):
             raise ValueError(f"parameter {parameter.name} is annotated {name}, and gets the {expected}")
 

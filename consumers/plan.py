@@ -24,11 +24,13 @@ class ConsumerPlan:
     """One consumer: its settings, its handlers, and the policy of each type.
 
     :param policies: by message type, for types that have settings or a handler of their own, and "*".
+    :param exhaustion_policy: for the delivery of exhaustion records: the consumer's own, whatever types have.
     """
 
     settings: ConsumerSettings
     consumer: Consumer
     policies: Mapping[str, Policy]
+    exhaustion_policy: Policy
 
     @property
     def name(self) -> str:
@@ -49,6 +51,18 @@ class ConsumerPlan:
     def longest_handler_timeout_s(self) -> float:
         """The longest time that an attempt of this consumer may take."""
         return max(policy.handler_timeout_s for policy in self.policies.values())
+
+    @property
+    def longest_hold_s(self) -> float:
+        """The longest time that any handler of this consumer may hold a connection."""
+        if self.consumer.exhausted_handler is None:
+            return self.longest_handler_timeout_s
+        return max(self.longest_handler_timeout_s, self.exhaustion_policy.handler_timeout_s)
+
+    @property
+    def holders(self) -> int:
+        """How many workers may hold a connection at once: the lanes, and the delivery of exhaustion records."""
+        return self.settings.lanes + (self.consumer.exhausted_handler is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,19 +102,28 @@ def _consumer_plan(config: FleetConfig, settings: ConsumerSettings) -> ConsumerP
             key = f'{path}.types."{message_type}"'
             raise refused(config, key, None, "no handler is registered for this type", f"a handled type: {handled}")
     faults = overrides(config, settings)
-    policies = {CATCH_ALL: _policy(settings, CATCH_ALL, consumer.handlers.get(CATCH_ALL), faults)}
+    policies = {CATCH_ALL: _policy(settings, _types(settings, CATCH_ALL), consumer.handlers.get(CATCH_ALL), faults)}
     for message_type in {*consumer.handlers, *settings.types}:
-        policies[message_type] = _policy(settings, message_type, consumer.handler_for(message_type), faults)
+        chosen = _types(settings, message_type)
+        policies[message_type] = _policy(settings, chosen, consumer.handler_for(message_type), faults)
     for handler in consumer.handlers.values():
         _check_decorator(config, settings, handler)
-    planned = ConsumerPlan(settings=settings, consumer=consumer, policies=policies)
+    planned = ConsumerPlan(
+        settings=settings,
+        consumer=consumer,
+        policies=policies,
+        exhaustion_policy=_policy(settings, TypeSettings(), None, faults),
+    )
     check_parking(config, settings, planned.parking_steps_s)
     return planned
 
 
-def _policy(settings: ConsumerSettings, message_type: str, handler: Handler | None, faults: Overrides) -> Policy:
+def _types(settings: ConsumerSettings, message_type: str) -> TypeSettings:
+    return settings.types.get(message_type, TypeSettings())
+
+
+def _policy(settings: ConsumerSettings, chosen: TypeSettings, handler: Handler | None, faults: Overrides) -> Policy:
     """The file's table for the type wins over the decorator, which wins over the consumer's table."""
-    chosen = settings.types.get(message_type, TypeSettings())
     max_attempts = chosen.max_attempts or (handler and handler.max_attempts) or settings.max_attempts
     timeout_s = chosen.handler_timeout_s or (handler and handler.timeout_s) or settings.handler_timeout_s
     pacing_s = chosen.pacing_s or (handler and handler.pacing_s) or settings.pacing_s

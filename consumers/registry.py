@@ -34,6 +34,8 @@ class Routes:
     """The handlers of one consumer with their resources, by message type."""
 
     _by_type: Mapping[str, BoundHandler]
+    exhausted: BoundHandler | None = None
+    """What exhausted messages are reported to."""
 
     def find(self, message_type: str) -> BoundHandler | None:
         """Return the handler of a type: its own, else the catch-all, else None."""
@@ -58,6 +60,7 @@ class Consumer:
             )
         self.name = name
         self._handlers: dict[str, Handler] = {}
+        self._on_exhausted: Handler | None = None
         self._lifespans: list[Lifespan] = []
 
     def __repr__(self) -> str:
@@ -67,6 +70,11 @@ class Consumer:
     def handlers(self) -> Mapping[str, Handler]:
         """The registered handlers by message type."""
         return dict(self._handlers)
+
+    @property
+    def exhausted_handler(self) -> Handler | None:
+        """The handler of exhausted messages, if there is one."""
+        return self._on_exhausted
 
     def on(
         self,
@@ -106,6 +114,23 @@ class Consumer:
 
         return register
 
+    def on_exhausted(self, function: F) -> F:
+        """Register the function that is told of each message of this consumer that became exhausted.
+
+        It gets an `ExhaustionRecord` and a tx, at least once for each record; what it does by that tx commits together
+        with the acknowledgement. If it raises it is tried again, as often and with such pauses as the consumer's
+        messages are; `Reject` leaves the record to an operator at once. Further parameters get resources.
+
+        :raises RegistrationError: the function cannot be such a handler, or there is one already.
+        """
+        handler = inspect_handler(self.name, function, gets="ExhaustionRecord")
+        other = self._on_exhausted
+        if other is not None:
+            problem = f"exhausted messages are already reported to {other.name} ({other.where})"
+            raise self._refused(handler.name, handler.where, problem, "one on_exhausted for each consumer")
+        self._on_exhausted = handler
+        return function
+
     def lifespan(self, function: F) -> F:
         """Register an async generator function that opens what handlers need, yields it, and closes it.
 
@@ -136,7 +161,11 @@ class Consumer:
 
         :raises ResourceMissing: a handler needs what no lifespan provides, or what more than one does.
         """
-        return Routes({message_type: handler.bind(provided) for message_type, handler in self._handlers.items()})
+        exhausted = self._on_exhausted
+        return Routes(
+            {message_type: handler.bind(provided) for message_type, handler in self._handlers.items()},
+            None if exhausted is None else exhausted.bind(provided),
+        )
 
     def _types(self, types: str | tuple[str, ...], handler: Handler) -> tuple[str, ...]:
         chosen = types if isinstance(types, tuple) else (types,)

@@ -23,13 +23,13 @@ def pool_specs(plan: FleetPlan) -> list[PoolSpec]:
     for name in names:
         users = [consumer for consumer in plan.consumers.values() if consumer.settings.pool == name]
         settings = config.pools.get(name)
-        longest_s = max((user.longest_handler_timeout_s for user in users), default=_HOUSEKEEPING_STATEMENT_S)
+        longest_s = max((user.longest_hold_s for user in users), default=_HOUSEKEEPING_STATEMENT_S)
         specs.append(
             PoolSpec(
                 name=name,
                 application_name=application_name(config, name),
                 session=SessionSettings.for_handlers(longest_s),
-                lanes=sum(user.settings.lanes for user in users),
+                lanes=sum(user.holders for user in users),
                 nested=settings.nested if settings else 0,
                 headroom=settings.headroom if settings else 1,
                 fixed_size=settings.size if settings else None,

@@ -15,6 +15,7 @@ from consumers.breaker import Breaker
 from consumers.config import DrainSettings, FleetConfig
 from consumers.connection import Connection
 from consumers.delivery import Delivery
+from consumers.exhaustion_delivery import ExhaustionDelivery
 from consumers.lane import Lane, LaneTools
 from consumers.parking import Parking
 from consumers.plan import ConsumerPlan
@@ -23,7 +24,7 @@ from consumers.registry import Routes
 from consumers.subscription import Subscription
 from consumers.telemetry import Telemetry
 from consumers.topology import require, topology_of, verify
-from inbox import Inbox, blocked
+from inbox import Deliverer, Inbox, blocked
 from pools import Pool
 
 log = structlog.get_logger(__name__)
@@ -36,6 +37,7 @@ class Worker:
 
     :param pool: the consumer's pool, asked by the breaker's probe too.
     :param publisher: shared by all consumers of the process.
+    :param deliverer: of the consumer's exhaustion records, on the same pool and with the same runner as the inbox.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Worker:
         config: FleetConfig,
         broker_url: str,
         inbox: Inbox,
+        deliverer: Deliverer,
         pool: Pool,
         publisher: Publisher,
         routes: Routes,
@@ -96,6 +99,13 @@ class Worker:
             breaker=self.breaker,
             telemetry=self._telemetry,
         )
+        self._exhaustions = (
+            None
+            if routes.exhausted is None
+            else ExhaustionDelivery(
+                plan, routes.exhausted, deliverer=deliverer, breaker=self.breaker, telemetry=self._telemetry
+            )
+        )
         self._lanes = [Lane(tools, self._deliveries) for _ in range(settings.lanes)]
         self._telemetry.watch(lanes=len(self._lanes), busy=lambda: self.busy, breaker_open=lambda: self.breaker.is_open)
 
@@ -120,8 +130,10 @@ class Worker:
         async with asyncio.TaskGroup() as tasks:
             supervising = [tasks.create_task(self.subscription.run()), tasks.create_task(self.breaker.run())]
             lanes = [tasks.create_task(lane.run()) for lane in self._lanes]
+            # It takes nothing more as soon as `stop` is set, and ends with what it has in hand.
+            delivering = [] if self._exhaustions is None else [tasks.create_task(self._exhaustions.run(stop))]
             await stop.wait()
-            await self._drain(lanes, hurry)
+            await self._drain([*lanes, *delivering], hurry)
             await self.subscription.close()
             for task in supervising:
                 task.cancel()
@@ -130,15 +142,15 @@ class Worker:
         self._telemetry.delivered()
         self._deliveries.put_nowait(delivery)
 
-    async def _drain(self, lanes: list[asyncio.Task[None]], hurry: asyncio.Event) -> None:
+    async def _drain(self, working: list[asyncio.Task[None]], hurry: asyncio.Event) -> None:
         settings = self._drain_settings
         log.info("consumer.draining", consumer=self.plan.name, busy=self.busy, unstarted=self._deliveries.qsize())
         await self.subscription.stop(settings.cancel_timeout_s)
         given_back = await self._give_back_unstarted()
-        for _ in lanes:
+        for _ in self._lanes:
             self._deliveries.put_nowait(None)
         self.breaker.release()
-        finished = asyncio.create_task(_all_done(lanes))
+        finished = asyncio.create_task(_all_done(working))
         hurried = asyncio.create_task(hurry.wait())
         await asyncio.wait((finished, hurried), timeout=settings.deadline_s, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
@@ -147,9 +159,9 @@ class Worker:
             # Most of the time is for those that roll back and give back by themselves.
             self._inbox.runner.give_up()
             await asyncio.wait((finished,), timeout=settings.settle_timeout_s * _BY_THEMSELVES)
-        left = [lane for lane in lanes if not lane.done()]
-        for lane in left:
-            lane.cancel()
+        left = [task for task in working if not task.done()]
+        for task in left:
+            task.cancel()
         if left:
             await asyncio.wait(left, timeout=settings.settle_timeout_s * (1 - _BY_THEMSELVES))
         finished.cancel()

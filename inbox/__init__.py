@@ -3,6 +3,7 @@
 envelope, states, outcomes, policy      values
 attempt                                 the attempt machine, over claiming, running, company and tx
 members, debts                          who lives, and what it owes
+delivering, tries, exhaustions          what becomes of an exhausted message's record
 migrate, partitions, server_checks      the database's side
 """
 
@@ -10,9 +11,11 @@ from inbox.attempt import Inbox
 from inbox.backoff import Backoff
 from inbox.company import Company
 from inbox.debts import Debts
-from inbox.envelope import Attempt, Envelope, Message, message_key, unidentified_key
+from inbox.delivering import Deliverer
+from inbox.envelope import Attempt, Envelope, ExhaustionRecord, Message, message_key, unidentified_key
 from inbox.errors import (
     AttemptLost,
+    ExhaustionLost,
     InboxError,
     InvalidTransition,
     MigrationChanged,
@@ -48,7 +51,10 @@ __all__ = [
     "Backoff",
     "Company",
     "Debts",
+    "Deliverer",
     "Envelope",
+    "ExhaustionLost",
+    "ExhaustionRecord",
     "Inbox",
     "InboxError",
     "InvalidTransition",

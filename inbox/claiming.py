@@ -174,35 +174,15 @@ class Claim:
         return Recorded(state, row["number"], row["delay_s"], row["reason"])
 
     async def commit(self, sql: str, *, sent: str, answered: str) -> None:
-        """Send a call that ends with COMMIT, in a task of its own that nobody cancels, and read its tag.
+        """Send a call that ends with COMMIT; see `send_commit`.
 
-        :param sent: the point reached when the call is on its way.
-        :param answered: the point reached when its tag has come.
         :raises AttemptLost: somebody else has settled the attempt: nothing was committed.
-        :raises StatementFailed: the server refused it, and the session lives: nothing was committed.
-        :raises CommitUnknown: the session was lost, or no answer came in time.
+        :raises StatementFailed, CommitUnknown: as there.
         """
-        task = asyncio.create_task(self.connection.execute(sql, timeout=COMMIT_TIMEOUT_S))
-        if armed():
-            await asyncio.sleep(0)  # the call is written in the task's first step
-            reach(sent)
         try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError:
-            # A cancelled COMMIT has usually committed, but its caller would never know: see it through, then go.
-            await asyncio.wait((task,), timeout=COMMIT_TIMEOUT_S)
-            raise
-        error = task.exception()
-        if isinstance(error, AttemptLostError):
+            await send_commit(self.connection, sql, sent=sent, answered=answered)
+        except AttemptLostError as error:
             raise self._lost() from error
-        if error is not None:
-            if isinstance(error, asyncpg.PostgresError) and not self.closed and not _is_connection_error(error):
-                raise StatementFailed(in_machine(error, closed=False), error) from error
-            raise CommitUnknown(describe(error)) from error
-        tag = task.result()
-        if tag != statements.COMMIT:
-            raise CommitUnknown(f"COMMIT was answered by {tag}")
-        reach(answered)
 
     async def close(self) -> None:
         """End an attempt whose outcome is settled: give back the lock and the session."""
@@ -265,6 +245,38 @@ async def simple(connection: asyncpg.Connection[Any], sql: str) -> str:
         return str(await connection.execute(sql, timeout=STATEMENT_TIMEOUT_S))
     except DRIVER_ERRORS as error:
         raise StatementFailed(in_machine(error, closed=connection.is_closed()), error) from error
+
+
+async def send_commit(connection: asyncpg.Connection[Any], sql: str, *, sent: str, answered: str) -> None:
+    """Send a call that ends with COMMIT, in a task of its own that nobody cancels, and read its tag.
+
+    :param sent: the point reached when the call is on its way.
+    :param answered: the point reached when its tag has come.
+    :raises AttemptLostError: a guarded write in it matched no row: nothing was committed.
+    :raises StatementFailed: the server refused it, and the session lives: nothing was committed.
+    :raises CommitUnknown: the session was lost, or no answer came in time.
+    """
+    task = asyncio.create_task(connection.execute(sql, timeout=COMMIT_TIMEOUT_S))
+    if armed():
+        await asyncio.sleep(0)  # the call is written in the task's first step
+        reach(sent)
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:
+        # A cancelled COMMIT has usually committed, but its caller would never know: see it through, then go.
+        await asyncio.wait((task,), timeout=COMMIT_TIMEOUT_S)
+        raise
+    error = task.exception()
+    if isinstance(error, AttemptLostError):
+        raise error
+    if error is not None:
+        if isinstance(error, asyncpg.PostgresError) and not connection.is_closed() and not _is_connection_error(error):
+            raise StatementFailed(in_machine(error, closed=False), error) from error
+        raise CommitUnknown(describe(error)) from error
+    tag = task.result()
+    if tag != statements.COMMIT:
+        raise CommitUnknown(f"COMMIT was answered by {tag}")
+    reach(answered)
 
 
 def _is_connection_error(error: BaseException) -> bool:

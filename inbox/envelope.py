@@ -2,7 +2,7 @@
 
 A `Message` is what the inbox stores of a message: its identity and its exact bytes, whatever the wire was. Bodies and
 property lists are never decoded and encoded again: a replayed message is byte for byte the one that came. An
-`Envelope` is a message read for a handler.
+`Envelope` is a message read for a handler; an `ExhaustionRecord` says of one that it is exhausted.
 """
 
 from __future__ import annotations
@@ -143,3 +143,31 @@ class Envelope:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             name = getattr(as_type, "__name__", repr(as_type))
             raise Reject(f"the payload is not a {name}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExhaustionRecord:
+    """What an `on_exhausted` handler gets: a message that is exhausted, and why.
+
+    :param id: the record's own, the same in each try: a key that the other side of an effect can tell repeats by.
+    :param generation: of the message; one that was replayed and is exhausted again leaves another record.
+    :param number: how many attempts the message had in this generation.
+    :param claim_id: of the last of them.
+    :param reason: "attempts" or "aborts", whichever was used up.
+    :param error_class: of the last attempt, as its text; None if it was given up without one.
+    :param tries: which try of this record it is, from 1; those that were not charged are left out.
+    :param envelope: the message. Of one that cannot be read it has the body and no headers.
+    """
+
+    id: UUID
+    key: UUID
+    generation: int
+    number: int
+    claim_id: UUID
+    consumer: str
+    reason: str
+    error_class: str | None
+    error_text: str | None = field(repr=False)
+    exhausted_at: datetime
+    tries: int
+    envelope: Envelope = field(repr=False)

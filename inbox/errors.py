@@ -13,7 +13,8 @@
     ├── UnsafeServer         change the named setting: a commit would promise less than this product does
     ├── InvalidTransition    a bug: an event met a state that does not know it
     ├── OwnershipLost        somebody else settled what this worker believed to own
-    │   └── AttemptLost
+    │   ├── AttemptLost
+    │   └── ExhaustionLost
     └── TxError              a handler used its transaction in a way that cannot be honoured
         ├── TxDead
         ├── TxRefused
@@ -148,6 +149,14 @@ class AttemptLost(OwnershipLost):
     def __init__(self, *, key: UUID, claim_id: UUID) -> None:
         self.key, self.claim_id = key, claim_id
         super().__init__(f"attempt {claim_id} no longer owns message {key}: nothing was written")
+
+
+class ExhaustionLost(OwnershipLost):
+    """The try of an exhaustion record is stale: the record is acknowledged, or somebody else tries it."""
+
+    def __init__(self, *, record_id: UUID, try_id: UUID) -> None:
+        self.record_id, self.try_id = record_id, try_id
+        super().__init__(f"try {try_id} no longer owns exhaustion record {record_id}: nothing was acknowledged")
 
 
 class TxError(InboxError):

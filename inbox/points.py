@@ -1,4 +1,4 @@
-"""Named points of an attempt at which a process may die.
+"""Named points at which a process may die: of an attempt, and of what follows from one.
 
 In production nobody listens and `reach` is one comparison. A test harness installs a listener that kills the process
 at the point it was told, so that "safe against SIGKILL at any point" is proven point by point.
@@ -22,6 +22,13 @@ POINTS = (
     "park.confirmed",
     "ack.before",
     "ack.after",
+)
+EXHAUSTED_POINTS = (
+    "exhausted.counted",
+    "exhausted.claimed",
+    "exhausted.effects",
+    "exhausted.commit_sent",
+    "exhausted.commit_answered",
 )
 
 _listener: Callable[[str], None] | None = None

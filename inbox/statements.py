@@ -78,7 +78,30 @@ def stamp(key: UUID, claim_id: UUID, *, counted: bool) -> str:
     receipt and COMMIT would answer COMMIT too): RELEASE of the claim's savepoint fails unless this still is the
     claim's transaction.
     """
-    mark = _mark(key, claim_id, counted=counted)
+    return _committing(_mark(key, claim_id, counted=counted), claim_id)
+
+
+def savepoint(claim_id: UUID) -> str:
+    """The savepoint of a try, set when its record is locked: undoing the handler's effects keeps that lock."""
+    return f"SAVEPOINT {savepoint_name(claim_id)}"
+
+
+def acknowledge(record_id: UUID, key: UUID, try_id: UUID) -> str:
+    """The last call of a try that went well: as `stamp`, with an acknowledgement in place of the receipt."""
+    return _committing(_acknowledgement(record_id, key, try_id), try_id)
+
+
+def acknowledge_alone(record_id: UUID, key: UUID, try_id: UUID) -> str:
+    """The acknowledgement without its handler's effects, undone again; as `stamp_alone`."""
+    undo = roll_back_to(try_id)
+    return f"{undo};{_acknowledgement(record_id, key, try_id)};{undo}"
+
+
+def _acknowledgement(record_id: UUID, key: UUID, try_id: UUID) -> str:
+    return f"CALL inbox.acknowledge_try({literal(record_id)},{literal(key)},{literal(try_id)})"
+
+
+def _committing(mark: str, claim_id: UUID) -> str:
     return (
         f"SET CONSTRAINTS ALL IMMEDIATE;SET LOCAL role TO DEFAULT;SET LOCAL synchronous_commit TO DEFAULT;{mark};"
         f"RELEASE SAVEPOINT {savepoint_name(claim_id)};{COMMIT}"

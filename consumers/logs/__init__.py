@@ -7,7 +7,17 @@ are described instead. Passwords and message bodies are not written.
 """
 
 from consumers.logs.attempts import AttemptBinding, attempt_settled, bind_attempt
+from consumers.logs.exhaustions import bind_try, exhaustion_tried
 from consumers.logs.output import Output
 from consumers.logs.setup import Format, configure
 
-__all__ = ["AttemptBinding", "Format", "Output", "attempt_settled", "bind_attempt", "configure"]
+__all__ = [
+    "AttemptBinding",
+    "Format",
+    "Output",
+    "attempt_settled",
+    "bind_attempt",
+    "bind_try",
+    "configure",
+    "exhaustion_tried",
+]

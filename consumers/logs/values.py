@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from consumers.secrets import HIDDEN, without_secrets
-from inbox.envelope import Envelope, Message
+from inbox.envelope import Envelope, ExhaustionRecord, Message
 
 Plain: TypeAlias = "str | int | float | bool | list[Plain] | dict[str, Plain] | None"
 
@@ -89,6 +89,8 @@ def _plain(value: object, depth: int) -> Plain:
         return f"<{memoryview(value).nbytes} bytes>"
     if isinstance(value, (UUID, datetime, date)):
         return str(value)
+    if isinstance(value, ExhaustionRecord):
+        value = value.envelope
     if isinstance(value, Envelope):
         value = value.message
     if isinstance(value, Message):

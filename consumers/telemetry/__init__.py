@@ -5,7 +5,7 @@
 
 from consumers.telemetry.consumer import BrokerOperation, ConsumerTelemetry
 from consumers.telemetry.facade import Telemetry
-from consumers.telemetry.names import Operation, outcome_label
+from consumers.telemetry.names import Operation, outcome_label, result_label
 from consumers.telemetry.spans import Span
 
-__all__ = ["BrokerOperation", "ConsumerTelemetry", "Operation", "Span", "Telemetry", "outcome_label"]
+__all__ = ["BrokerOperation", "ConsumerTelemetry", "Operation", "Span", "Telemetry", "outcome_label", "result_label"]

@@ -44,6 +44,7 @@ class ConsumerTelemetry:
         self._operations: dict[tuple[Operation, str, str | None], Distribution] = {}
         self._sent: dict[tuple[str, str | None], Count] = {}
         self._parked: dict[str, Count] = {}
+        self._tried: dict[str, Count] = {}
         own = {names.L_CONSUMER: name}
         self._consumed = metrics.consumed.cell(self._messaging(Operation.CONSUME, queue))
         self._dropped = metrics.settlements_dropped.cell(own)
@@ -81,6 +82,20 @@ class ConsumerTelemetry:
             cell.add()
         except Exception as error:
             self._faults.caught("parked", error)
+
+    def tried(self, result: str) -> None:
+        """A try to hand over an exhaustion record is over.
+
+        :param result: as `result_label` names it.
+        """
+        try:
+            cell = self._tried.get(result)
+            if cell is None:
+                cell = self._metrics.exhaustions.cell({names.L_CONSUMER: self._name, names.L_RESULT: result})
+                self._tried[result] = cell
+            cell.add()
+        except Exception as error:
+            self._faults.caught("tried", error)
 
     def settled(
         self,

@@ -69,6 +69,15 @@ class Telemetry:
         """Tell how to read the pools; asked at each exposition."""
         self._metrics.watch_pools(figures)
 
+    def unacknowledged(self, consumer: str, *, waiting: int, stuck: int) -> None:
+        """Exhaustion records of a consumer were counted, those that nobody has acknowledged.
+
+        :param waiting: that are delivered, or wait for it.
+        :param stuck: that wait for an operator.
+        """
+        self._metrics.unacknowledged[consumer, "waiting"] = waiting
+        self._metrics.unacknowledged[consumer, "stuck"] = stuck
+
     def watch_log(self, lines_lost: Callable[[], int]) -> None:
         """Tell how to read how many log lines could not be written; asked at each exposition."""
         self._metrics.watch_log_lines_lost(lines_lost)

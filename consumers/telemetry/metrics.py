@@ -38,6 +38,7 @@ class Metrics:
         self.consumed = Counts(meter, names.CONSUMED_MESSAGES)
         self.sent = Counts(meter, names.SENT_MESSAGES)
         self.parked = Counts(meter, names.PARKED)
+        self.exhaustions = Counts(meter, names.EXHAUSTIONS)
         self.settlements_dropped = Counts(meter, names.SETTLEMENTS_DROPPED)
         self.process_duration = Distributions(names.PROCESS_DURATION)
         self.operation_duration = Distributions(names.OPERATION_DURATION)
@@ -45,6 +46,8 @@ class Metrics:
         self.loop_lag = Distributions(names.LOOP_LAG)
         for metric in (names.LANES, names.LANES_BUSY, names.BREAKER_OPEN):
             self._reading(metric)
+        self.unacknowledged: dict[tuple[str, str], int] = {}
+        self._gauge(names.EXHAUSTIONS_UNACKNOWLEDGED, self._unacknowledged)
         self._counter(names.TELEMETRY_FAULTS, self._faults_by_place)
         self._gauge(names.CONNECTION_COUNT, self._connections)
         self._gauge(names.CONNECTION_MAX, lambda: [Observation(p.size, _pool(p)) for p in self._pools()])
@@ -106,6 +109,12 @@ class Metrics:
             Observation(number, {**_pool(pool), names.CONNECTION_STATE: state})
             for pool in self._pools()
             for state, number in (("used", pool.in_use), ("idle", pool.idle))
+        ]
+
+    def _unacknowledged(self) -> list[Observation]:
+        return [
+            Observation(number, {names.L_CONSUMER: consumer, names.L_STATE: state})
+            for (consumer, state), number in self.unacknowledged.items()
         ]
 
     def _faults_by_place(self) -> list[Observation]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
+from inbox import tries
 from inbox.outcomes import (
     Absorbed,
     Contended,
@@ -60,6 +61,8 @@ L_OUTCOME: Final = "outcome"
 L_TYPE: Final = "type"
 L_STEP: Final = "step"
 L_PLACE: Final = "place"
+L_RESULT: Final = "result"
+L_STATE: Final = "state"
 L_VERSION: Final = "version"
 L_SERVICE: Final = "service"
 L_SCHEMA: Final = "schema"
@@ -157,6 +160,14 @@ SETTLEMENTS_DROPPED: Final = Metric(
     "inbox.settlements.dropped", "{settlement}", "Settlements that were too late: their channel was gone."
 )
 PARKED: Final = Metric("inbox.parked", "{message}", "Copies that were put into a parking queue and confirmed.")
+EXHAUSTIONS: Final = Metric(
+    "inbox.exhaustions", "{try}", "Tries to hand an exhaustion record to its consumer, by what became of them."
+)
+EXHAUSTIONS_UNACKNOWLEDGED: Final = Metric(
+    "inbox.exhaustions.unacknowledged",
+    "{record}",
+    "Exhaustion records that nobody has acknowledged, in the whole database: the same in each process.",
+)
 LOOP_LAG: Final = Histogram("inbox.loop.lag", "s", "How late the event loop ran what was due.", _LAG)
 BUILD_INFO: Final = Metric("inbox.build.info", "", "What runs here; always 1.")
 TELEMETRY_FAULTS: Final = Metric("inbox.telemetry.faults", "{fault}", "Errors inside telemetry, none of which counted.")
@@ -193,5 +204,28 @@ def outcome_label(outcome: Outcome) -> str:
             return "unavailable"
         case Stopped():
             return "stopped"
+        case _:
+            assert_never(outcome)
+
+
+def result_label(outcome: tries.TryOutcome) -> str:
+    """Return the word for what became of a try of an exhaustion record that metrics and logs share."""
+    match outcome:
+        case tries.Acknowledged():
+            return "acknowledged"
+        case tries.Failed():
+            return "failed"
+        case tries.Aborted():
+            return "aborted"
+        case tries.Stuck():
+            return "stuck"
+        case tries.Lost():
+            return "lost"
+        case tries.Unknown():
+            return "unknown"
+        case tries.Unavailable():
+            return "unavailable"
+        case tries.Skipped():
+            return "skipped"
         case _:
             assert_never(outcome)

@@ -85,9 +85,12 @@ class Gate:
         self._released = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def open(self, reason: str) -> None:
+    def open(self, reason: str, *, by_handler: bool = False) -> None:
         """As the breaker's."""
         self.is_open = True
+
+    def served(self) -> None:
+        """As the breaker's: no attempt is a trial here."""
 
     async def closed(self) -> bool:
         """As the breaker's: False if it is open and the process stops, or if it was opened again meanwhile."""
@@ -171,6 +174,7 @@ class ProcessStart:
             ),
             consumer=consumer,
             policies=POLICIES,
+            exhaustion_policy=POLICIES["*"],
         )
         self.publisher = ParkingPublisher(broker, plan.parking_steps_s)
         publisher: Any = self.publisher

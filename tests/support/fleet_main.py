@@ -19,8 +19,9 @@ class Trap:
 
     def __init__(self, text: str, number: signal.Signals) -> None:
         self.point, _, nth = text.partition(":")
-        if self.point not in points.POINTS:
-            raise argparse.ArgumentTypeError(f"no point is named {self.point!r}; there are: {', '.join(points.POINTS)}")
+        known = (*points.POINTS, *points.EXHAUSTED_POINTS)
+        if self.point not in known:
+            raise argparse.ArgumentTypeError(f"no point is named {self.point!r}; there are: {', '.join(known)}")
         self.left = int(nth or "1")
         self.number = number
 

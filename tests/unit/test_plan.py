@@ -11,6 +11,7 @@ import pytest
 from consumers.config import parse
 from consumers.errors import ConfigError
 from consumers.plan import FleetPlan, plan
+from consumers.sizing import pool_specs
 
 HANDLERS = """
 from consumers.registry import Consumer
@@ -141,3 +142,29 @@ def test_a_parking_queue_is_nobodys_work_queue(planned: Planned) -> None:
     with pytest.raises(ConfigError, match="consumer invoices parks messages in it") as caught:
         planned(other, handlers=handlers)
     assert caught.value.key == "consumers.other.queue"
+
+
+REPORTING = (
+    HANDLERS
+    + """
+@invoices.on_exhausted
+async def report(record, tx): ...
+"""
+)
+
+
+def test_records_of_exhausted_messages_have_the_consumers_own_policy(planned: Planned) -> None:
+    made = planned(
+        consumer='max_attempts = 4\nhandler_timeout = "20s"\npacing = ["0s", "9s"]', handlers=REPORTING
+    ).consumers["invoices"]
+    policy = made.exhaustion_policy
+    assert (policy.max_attempts, policy.handler_timeout_s, policy.pacing_s) == (4, 20.0, (0.0, 9.0))
+
+
+def test_delivering_records_takes_one_connection_more_for_as_long_as_the_consumer_allows(planned: Planned) -> None:
+    consumer = 'lanes = 3\nhandler_timeout = "20s"'
+    types = "\n".join(f'[consumers.invoices.types."{name}"]\nhandler_timeout = "5s"' for name in ("*", "plain"))
+    for handlers, lanes, statement_s in ((HANDLERS, 3, 12), (REPORTING, 4, 22)):
+        spec = pool_specs(planned(types, consumer=consumer, handlers=handlers))[0]
+        assert (spec.name, spec.lanes, spec.size) == ("invoices", lanes, lanes + 1)
+        assert spec.session.statement_timeout_s == statement_s

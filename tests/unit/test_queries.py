@@ -50,7 +50,7 @@ def test_every_statement_stands_below_its_name_and_a_line_that_says_what_for() -
 
 @pytest.mark.parametrize("name", names())
 def test_a_statement_comes_without_its_comment_and_its_semicolon(name: str) -> None:
-    assert re.match(r"(select|insert|update|delete|call)\b", query(name))
+    assert re.match(r"(select|insert|update|delete|call|with)\b", query(name))
     assert ";" not in query(name)
     assert "--" not in query(name)
 

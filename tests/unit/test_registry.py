@@ -16,7 +16,7 @@ from consumers.resources import Resources
 from inbox import Reject, Retry
 
 if TYPE_CHECKING:
-    from inbox import Envelope
+    from inbox import Envelope, ExhaustionRecord
 
     Tx = Any
 
@@ -430,3 +430,81 @@ def test_a_module_that_ends_the_process_while_it_is_imported_is_named(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConsumerNotFound, match="SystemExit"):
         load_consumer("leaves_at_once:work", name="work")
+
+
+# Exhausted messages.
+
+
+async def report(record: ExhaustionRecord, tx: Tx) -> None: ...
+
+
+def test_exhausted_messages_are_reported_to_one_function(invoices: Consumer) -> None:
+    assert invoices.exhausted_handler is None
+    assert invoices.on_exhausted(report) is report
+    handler = invoices.exhausted_handler
+    assert handler is not None
+    assert (handler.name, handler.types, handler.is_sync) == (f"{__name__}:report", (), False)
+    assert not invoices.handlers
+
+    async def second(record: ExhaustionRecord, tx: Tx) -> None: ...
+
+    with pytest.raises(RegistrationError, match="already reported to") as caught:
+        invoices.on_exhausted(second)
+    assert f":{report.__code__.co_firstlineno}" in caught.value.problem
+    assert invoices.exhausted_handler is handler
+
+
+def test_a_report_gets_resources_and_may_be_a_plain_function(invoices: Consumer) -> None:
+    client = Client()
+
+    def note(record: ExhaustionRecord, tx: Tx, to: Client) -> str:
+        return f"{record} {tx} {to is client}"
+
+    invoices.on_exhausted(note)
+    invoices.on("a")(plain)
+    assert invoices.exhausted_handler is not None
+    assert invoices.exhausted_handler.is_sync
+    with pytest.raises(ResourceMissing, match="note"):
+        invoices.resolve(Resources("invoices"))
+    bound = invoices.resolve(Resources("invoices", [client])).exhausted
+    assert bound is not None
+    assert bound("record", "tx") == "record tx True"  # type: ignore[arg-type]
+
+
+def test_without_one_nothing_is_reported(invoices: Consumer) -> None:
+    invoices.on("a")(plain)
+    assert invoices.resolve(Resources("invoices")).exhausted is None
+
+
+async def _one(record: ExhaustionRecord) -> None: ...
+async def _swapped(tx: Tx, record: ExhaustionRecord) -> None: ...
+async def _envelope(envelope: Envelope, tx: Tx) -> None: ...
+async def _text(record: str, tx: Tx) -> None: ...
+async def _yields(record: ExhaustionRecord, tx: Tx) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (_one, "1 positional parameter instead of two"),
+        (_swapped, "the record comes first"),
+        (_envelope, "parameter envelope is annotated Envelope, and gets the ExhaustionRecord"),
+        (_text, "parameter record is annotated str, and gets the ExhaustionRecord"),
+        (_yields, "yield"),
+        ("report", "not a function"),
+    ],
+)
+def test_a_function_that_cannot_be_told_of_exhausted_messages_is_refused(
+    invoices: Consumer, function: Any, problem: str
+) -> None:
+    with pytest.raises(RegistrationError) as caught:
+        invoices.on_exhausted(function)
+    assert problem in caught.value.problem
+    assert "record: ExhaustionRecord" in caught.value.allowed
+    assert invoices.exhausted_handler is None
+
+
+def test_a_handler_of_messages_does_not_take_a_record(invoices: Consumer) -> None:
+    with pytest.raises(RegistrationError, match="gets the Envelope"):
+        invoices.on("a")(report)

@@ -109,6 +109,22 @@ def pool(**changed: Any) -> PoolStatistics:
     return PoolStatistics(**{**figures, **changed})
 
 
+def test_tries_of_exhaustion_records_are_counted_by_their_result(
+    telemetry: Telemetry, invoices: ConsumerTelemetry
+) -> None:
+    for result in ("acknowledged", "failed", "acknowledged"):
+        invoices.tried(result)
+    assert value(telemetry, "inbox_exhaustions_total", consumer="invoices", result="acknowledged") == 2
+    assert value(telemetry, "inbox_exhaustions_total", consumer="invoices", result="failed") == 1
+
+
+def test_unacknowledged_records_are_those_of_the_last_count(telemetry: Telemetry) -> None:
+    telemetry.unacknowledged("invoices", waiting=3, stuck=1)
+    telemetry.unacknowledged("invoices", waiting=2, stuck=0)
+    assert value(telemetry, "inbox_exhaustions_unacknowledged", consumer="invoices", state="waiting") == 2
+    assert value(telemetry, "inbox_exhaustions_unacknowledged", consumer="invoices", state="stuck") == 0
+
+
 def test_attempts_are_counted_by_outcome(telemetry: Telemetry, invoices: ConsumerTelemetry) -> None:
     for outcome in ("processed", "processed", "waiting"):
         invoices.settled(outcome, message_type="order.placed", duration_s=0.01)

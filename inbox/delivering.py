@@ -1,0 +1,374 @@
+"""The delivery of exhaustion records: from a record that is due to an acknowledged one, or to a word on why not.
+
+    begin (committed) → lock the record → handler → acknowledge and COMMIT
+                                        ↘ roll back, record the end, COMMIT
+
+Effects and acknowledgement commit together. A try is fenced by its id: beginning another makes it stale, and a stale
+try writes nothing. It is begun anew only when its process is dead, has stopped, or is the one that asks: what a process
+finds begun by itself has lost its session, since it tries one record of a consumer at a time. So nothing is owed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+import asyncpg
+import uuid_utils.compat
+
+from inbox import statements
+from inbox.claiming import (
+    DRIVER_ERRORS,
+    STATEMENT_TIMEOUT_S,
+    CommitUnknown,
+    StatementFailed,
+    describe,
+    send_commit,
+    simple,
+)
+from inbox.company import Company
+from inbox.envelope import Attempt, Envelope, ExhaustionRecord, Message
+from inbox.errors import ExhaustionLost
+from inbox.exhaustions import BEFORE_ALL
+from inbox.faults import AttemptLostError, Fault, in_machine
+from inbox.judging import OF_THE_TRANSACTION, Failure, broken, judge, refused
+from inbox.outcomes import Reject
+from inbox.points import reach
+from inbox.policy import Policy
+from inbox.queries import query
+from inbox.running import Returned, Runner
+from inbox.safe_text import error_class, error_text, safe
+from inbox.states import AttemptOutcome
+from inbox.tries import Aborted, Acknowledged, Due, Failed, Lost, Skipped, Stuck, TryOutcome, Unavailable, Unknown
+from inbox.tx import Tx
+from pools import Checkout, Pool, PoolError, work
+
+_DUE = query("due_exhaustions")
+_BEGIN = query("begin_try")
+_CLAIM = query("claim_exhaustion")
+_END = query("end_try")
+
+Handle: TypeAlias = Callable[[ExhaustionRecord, Tx], Awaitable[None]]
+"""What is called for a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """Its last try died: come again alone."""
+
+
+@dataclass(slots=True)
+class _Try:
+    """One try of one record, on one session."""
+
+    due: Due
+    policy: Policy
+    checkout: Checkout
+    id: UUID
+
+    @property
+    def closed(self) -> bool:
+        return self.checkout.connection.is_closed()
+
+    async def fetchrow(self, sql: str, *arguments: object) -> asyncpg.Record | None:
+        """Run a statement of ours. Raises ExhaustionLost, StatementFailed."""
+        try:
+            row: asyncpg.Record | None = await self.checkout.connection.fetchrow(
+                sql, *arguments, timeout=STATEMENT_TIMEOUT_S
+            )
+        except AttemptLostError as error:
+            raise self.lost() from error
+        except DRIVER_ERRORS as error:
+            raise StatementFailed(in_machine(error, closed=self.closed), error) from error
+        return row
+
+    async def call(self, sql: str) -> None:
+        """Run a simple-protocol call of ours. Raises StatementFailed."""
+        await simple(self.checkout.connection, sql)
+
+    async def commit(self, sql: str) -> None:
+        """Send a call that ends with COMMIT. Raises ExhaustionLost, StatementFailed, CommitUnknown."""
+        try:
+            await send_commit(
+                self.checkout.connection, sql, sent="exhausted.commit_sent", answered="exhausted.commit_answered"
+            )
+        except AttemptLostError as error:
+            raise self.lost() from error
+
+    def lost(self) -> ExhaustionLost:
+        return ExhaustionLost(record_id=self.due.id, try_id=self.id)
+
+
+class Deliverer:
+    """Tries exhaustion records of one consumer in one process, one at a time.
+
+    :param pool: the consumer's pool; a try holds one of its connections.
+    :param company: shared by all consumers of the process, as are the attempts' own.
+    :param runner: the consumer's, so that a shutdown reaches its tries as it reaches its attempts.
+    :param read: makes a message's envelope from its bytes; must not raise on content.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        member_id: UUID,
+        company: Company,
+        runner: Runner,
+        read: Callable[[Message, Attempt], Envelope],
+    ) -> None:
+        self._pool = pool
+        self._member_id = member_id
+        self._company = company
+        self._runner = runner
+        self._read = read
+
+    async def due(self, consumer: str, *, after: Due | None, limit: int) -> list[Due]:
+        """Return records that may be tried now, oldest first.
+
+        :param consumer: by key name.
+        :raises PoolError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError: the database does not answer.
+        """
+        position = BEFORE_ALL if after is None else (after.exhausted_at, after.id)
+        async with self._pool.acquire() as connection:
+            rows = await connection.fetch(_DUE, consumer, *position, limit, timeout=STATEMENT_TIMEOUT_S)
+        return [Due(**row) for row in rows]
+
+    async def attempt(
+        self, due: Due, policy: Policy, handle: Handle, *, may_begin: Callable[[], bool] = lambda: True
+    ) -> TryOutcome:
+        """Try a record once and return what is durable now.
+
+        :param may_begin: asked when its turn among the process's attempts has come.
+        """
+        alone = False
+        while True:
+            async with self._company.alone() if alone else self._company.shared():
+                if not may_begin():
+                    return Skipped()
+                with work():
+                    step = await self._opened(due, policy, handle, alone=alone)
+            if not isinstance(step, _Suspect):
+                return step
+            alone = True
+
+    async def _opened(self, due: Due, policy: Policy, handle: Handle, *, alone: bool) -> TryOutcome | _Suspect:
+        try:
+            checkout = await self._pool.checkout()
+        except (*DRIVER_ERRORS, PoolError) as error:
+            return Unavailable(describe(error))
+        one = _Try(due, policy, checkout, uuid_utils.compat.uuid7())
+        async with _supervised(one):
+            try:
+                return await self._begun(one, handle, alone=alone)
+            except ExhaustionLost:
+                checkout.terminate()
+                return Lost()
+            except CommitUnknown as error:
+                checkout.terminate()
+                return Unknown(str(error))
+            except PoolError as error:
+                return Unavailable(describe(error))
+            except StatementFailed as error:
+                checkout.terminate()
+                return Unavailable(str(error)) if error.fault is Fault.PAUSE else Unknown(str(error))
+
+    async def _begun(self, one: _Try, handle: Handle, *, alone: bool) -> TryOutcome | _Suspect:
+        policy = one.policy
+        row = await one.fetchrow(
+            _BEGIN,
+            one.due.id,
+            one.id,
+            self._member_id,
+            alone,
+            policy.max_attempts,
+            policy.max_aborts,
+            list(policy.pacing_s),
+        )
+        assert row is not None  # the function returns one row
+        match row["verdict"]:
+            case "run":
+                reach("exhausted.counted")
+                return await self._run(one, handle)
+            case "suspect":
+                step: TryOutcome | _Suspect = _Suspect()
+            case "stuck":
+                step = Stuck(row["tries"])
+            case "gone" | "undecided" | "early":
+                step = Skipped()
+            case verdict:
+                raise AssertionError(f"unknown verdict {verdict!r}")
+        await one.checkout.release()
+        return step
+
+    async def _run(self, one: _Try, handle: Handle) -> TryOutcome:
+        await one.call(statements.BEGIN)
+        row = await one.fetchrow(_CLAIM, one.due.id, one.due.key, one.due.generation, one.id)
+        if row is None:
+            raise one.lost()
+        await one.call(statements.savepoint(one.id))
+        reach("exhausted.claimed")
+        record = _record(row, self._read)
+        tx = Tx(one.checkout.connection)
+
+        async def call(_: Attempt, tx: Tx) -> None:
+            await handle(record, tx)
+
+        this = Attempt(record.tries, record.generation, one.id)
+        ending = await self._runner.run(call, this, tx, timeout_s=one.policy.handler_timeout_s)
+        at_rest = await tx.end()
+        if one.closed:
+            one.checkout.terminate()
+            return Unknown(describe(tx.faults[-1]) if tx.faults else "SessionLost")
+        if isinstance(ending, Returned):
+            reach("exhausted.effects")
+            verdict = await self._acknowledged(one, tx, record) if at_rest else broken(tx)
+            if not isinstance(verdict, Failure):
+                return verdict
+            failure = verdict
+        else:
+            failure = judge(ending, tx, one.policy.faults)
+        # A session that forgot its statements is alive but of no use any more.
+        return await self._failed(one, failure, at_rest=at_rest and failure.fault is not Fault.SESSION_LOST)
+
+    async def _acknowledged(self, one: _Try, tx: Tx, record: ExhaustionRecord) -> Acknowledged | Failure:
+        """Commit effects and acknowledgement together, or say why that cannot be."""
+        if tx.broken is not None:
+            return broken(tx)
+        try:
+            await one.commit(statements.acknowledge(record.id, record.key, one.id))
+        except StatementFailed as refusal:
+            return await self._refused(one, tx, refusal)
+        await one.checkout.release()
+        return Acknowledged(record.tries)
+
+    async def _refused(self, one: _Try, tx: Tx, refusal: StatementFailed) -> Failure:
+        """Find out whether the acknowledgement would be refused without the handler's effects too, and judge."""
+        alone: StatementFailed | None = None
+        if getattr(refusal.error, "sqlstate", "") not in OF_THE_TRANSACTION:
+            try:
+                await one.call(statements.acknowledge_alone(one.due.id, one.due.key, one.id))
+            except StatementFailed as error:
+                if one.closed:
+                    raise
+                alone = error
+        verdict = refused(refusal, tx, one.policy.faults, alone=alone)
+        if not isinstance(verdict, Failure):  # a second receipt, and none is written here
+            raise refusal
+        return verdict
+
+    async def _failed(self, one: _Try, failure: Failure, *, at_rest: bool) -> TryOutcome:
+        """Undo the effects and record how the try ended: under the record's lock where the savepoint can be reached,
+        else on another session, when the lost one has let the record go."""
+        if at_rest:
+            try:
+                await one.call(statements.roll_back_to(one.id))
+            except StatementFailed:
+                at_rest = False
+        if at_rest:
+            row = await self._end(one, failure)
+            await one.commit(statements.COMMIT)
+            await one.checkout.release()
+        else:
+            one.checkout.terminate()
+            row = await self._ended_elsewhere(one, failure)
+        if failure.fault is Fault.PAUSE and not failure.of_handler and failure.error is not None:
+            return Unavailable(describe(failure.error))
+        name = failure.outcome.value if failure.error is None else error_class(failure.error)
+        if row["stuck"]:
+            return Stuck(row["tries"], name)
+        if failure.outcome is AttemptOutcome.ABORTED:
+            return Aborted(row["delay_s"], name)
+        return Failed(row["tries"], row["delay_s"], name)
+
+    async def _ended_elsewhere(self, one: _Try, failure: Failure) -> asyncpg.Record:
+        # The statement waits for the record as long as a lock may be waited for, which is longer than the server takes
+        # to see that a client has gone. If that fails, the next look at the record finds this try without an end.
+        try:
+            checkout = await self._pool.checkout()
+        except DRIVER_ERRORS as error:
+            raise StatementFailed(in_machine(error, closed=False), error) from error
+        other = _Try(one.due, one.policy, checkout, one.id)
+        async with _supervised(other):
+            try:
+                row = await self._end(other, failure)
+            except BaseException:
+                checkout.terminate()
+                raise
+            await checkout.release()
+            return row
+
+    async def _end(self, one: _Try, failure: Failure) -> asyncpg.Record:
+        match failure.outcome:
+            case AttemptOutcome.REJECTED:
+                outcome = "rejected"
+            case AttemptOutcome.ABORTED:
+                outcome = "aborted"
+            case _:
+                outcome = "failed"
+        policy = one.policy
+        row = await one.fetchrow(
+            _END,
+            one.due.id,
+            one.due.key,
+            one.due.generation,
+            one.id,
+            outcome,
+            _said(failure),
+            failure.after_s,
+            policy.max_attempts,
+            policy.max_aborts,
+            list(policy.pacing_s if failure.pacing_s is None else failure.pacing_s),
+        )
+        assert row is not None  # the function returns one row or raises
+        return row
+
+
+@asynccontextmanager
+async def _supervised(one: _Try) -> AsyncIterator[None]:
+    try:
+        yield
+    except BaseException:
+        # Cancelled, or a bug: the session goes, and its transaction with it.
+        one.checkout.terminate()
+        raise
+
+
+def _record(row: asyncpg.Record, read: Callable[[Message, Attempt], Envelope]) -> ExhaustionRecord:
+    message = Message(
+        key=row["key"],
+        consumer=row["consumer"],
+        source=row["source"],
+        message_id=row["message_id"],
+        type=row["type"],
+        body=row["body"],
+        properties=row["properties"],
+        exchange=row["exchange"],
+        routing_key=row["routing_key"],
+        traceparent=row["traceparent"],
+    )
+    return ExhaustionRecord(
+        id=row["id"],
+        key=row["key"],
+        generation=row["generation"],
+        number=row["number"],
+        claim_id=row["claim_id"],
+        consumer=row["consumer"],
+        reason=row["reason"],
+        error_class=row["error_class"],
+        error_text=row["error_text"],
+        exhausted_at=row["exhausted_at"],
+        tries=row["tries"],
+        envelope=read(message, Attempt(row["number"], row["generation"], row["claim_id"])),
+    )
+
+
+def _said(failure: Failure) -> str:
+    if failure.error is None:
+        return "the process was stopping"
+    if isinstance(failure.error, Reject):
+        return safe(f"rejected: {failure.reason}")
+    return safe(f"{error_class(failure.error)}: {error_text(failure.error)}")
