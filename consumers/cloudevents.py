@@ -21,7 +21,6 @@ import msgspec
 from consumers.fields import Entry
 from consumers.properties import PropertyList
 from consumers.reading import (
-    MAX_ID_BYTES,
     MAX_SOURCE_BYTES,
     MAX_TYPE_BYTES,
     Reading,
@@ -116,7 +115,7 @@ def _structured(properties: PropertyList, content_type: bytes, body: bytes) -> R
 
 
 def _identify(reading: Reading, attributes: Mapping[str, Any]) -> None:
-    reading.message_id = reading.text("CloudEvents id", attributes.get("id"), MAX_ID_BYTES)
+    reading.message_id = reading.identity("CloudEvents id", attributes.get("id"))
     reading.source = reading.text("CloudEvents source", attributes.get("source"), MAX_SOURCE_BYTES)
     reading.has_source = reading.source != ""
     version = _text(attributes.get("specversion"))

@@ -24,7 +24,6 @@ from consumers.lazy_mapping import LazyMapping
 from consumers.origin import OWN_HEADERS, Origin, origin_of
 from consumers.properties import PropertyList
 from consumers.reading import (
-    MAX_ID_BYTES,
     MAX_SOURCE_BYTES,
     MAX_TYPE_BYTES,
     Reading,
@@ -164,7 +163,7 @@ def _plain(properties: PropertyList, origin: Origin, body: bytes) -> Reading:
     """Read a message that is no CloudEvent by its AMQP properties."""
     reading = Reading(data=body)
     message_id = None if origin.id_is_ours else properties.text("message_id")
-    reading.message_id = reading.text("message_id", message_id, MAX_ID_BYTES)
+    reading.message_id = reading.identity("message_id", message_id)
     app_id = properties.text("app_id")
     if app_id:
         reading.source = reading.text("app_id", app_id, MAX_SOURCE_BYTES)

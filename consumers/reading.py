@@ -80,6 +80,18 @@ class Reading(msgspec.Struct):
         self.refuse(f"{name} {problem}")
         return ""
 
+    def identity(self, name: str, value: object) -> str:
+        """Return a message id, or note why it is none and return "".
+
+        One of blanks alone is as good as none: a sender that does not fill it gives it to every message, and all but
+        the first would be taken for duplicates.
+        """
+        text = self.text(name, value, MAX_ID_BYTES)
+        if text.isspace():
+            self.refuse(f"{name} is blank")
+            return ""
+        return text
+
     def optional_text(self, name: str, value: object, limit: int = MAX_SOURCE_BYTES) -> str | None:
         """Return a value as text; None if it is missing or empty, or note why it is none."""
         if value is None or value == "" or value == b"":

@@ -62,6 +62,8 @@ def _near_the_limit() -> bytes:
 IDENTITIES = {
     "no id": Bad(listing(type="test.work", app_id=SOURCE), "message_id is missing"),
     "an empty id": Bad(_listing(message_id=""), "message_id is empty"),
+    "an id of one blank": Bad(_listing(message_id=" "), "message_id is blank"),
+    "an event's blank id": Bad(listing([(b"ce-id", text("  ")), *_EVENT[1:]]), "CloudEvents id is blank"),
     "an id that is not UTF-8": Bad(_listing(message_id=b"\xff\xfe"), "message_id is not UTF-8"),
     "an id with NUL": Bad(_listing(message_id="a\0b"), "message_id holds NUL"),
     "an id with a lone surrogate": Bad(_listing(message_id=b"\xed\xa0\x80"), "message_id is not UTF-8"),

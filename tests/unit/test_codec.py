@@ -150,6 +150,8 @@ def test_a_broken_trace_context_is_no_reason_to_refuse(value: bytes) -> None:
     [
         (listing(), "message_id is missing"),
         (listing(message_id=""), "message_id is empty"),
+        (listing(message_id=" "), "message_id is blank"),
+        (listing(message_id="\t \u00a0\u2003"), "message_id is blank"),
         (listing(message_id=b"caf\xe9"), "message_id is not UTF-8"),
         (listing(message_id="a\0b"), "message_id holds NUL"),
         (listing(message_id=b"\xed\xa0\x80"), "message_id is not UTF-8"),
@@ -168,6 +170,26 @@ def test_a_message_without_a_usable_identity_is_kept_under_its_bytes(properties:
     }
     assert (found.message.properties, found.message.body) == (properties, CALL["body"])
     assert (found.message.exchange, found.message.routing_key) == ("shop", "order.placed")
+
+
+def test_blanks_around_an_id_are_part_of_it() -> None:
+    assert good(listing(message_id=" m ")).message.message_id == " m "
+    assert good(listing(message_id=" m ")).message.key != good(listing(message_id="m")).message.key
+
+
+def test_a_blank_id_is_none_in_parked_copies_too() -> None:
+    first = bad(listing(message_id="  "))
+    copy = parked_copy(
+        first.message.properties,
+        queue=QUEUE,
+        exchange="shop",
+        routing_key="order.placed",
+        redelivered=False,
+        message_id="",
+    )
+    back = returned(copy)
+    assert isinstance(back, Malformed)
+    assert (back.reason, back.message.key) == ("message_id is blank", first.message.key)
 
 
 def test_two_bodies_without_an_id_are_never_folded() -> None:
