@@ -56,7 +56,7 @@ async def _demo(options: argparse.Namespace, screen: Screen) -> int:
     pair = Pair(options.pair) if options.pair is not None else Pair.named(CHECKOUT, "demo")
     with servers_in_use(pair) as servers:
         try:
-            if not servers.are_running and None in external_urls():
+            if not pair.runs and None in external_urls():
                 screen.say("starting a private PostgreSQL and RabbitMQ where the environment names none: some 10 s")
             urls = await asyncio.to_thread(servers.start)
             if options.keep:
@@ -80,6 +80,8 @@ async def _on(place: Place, screen: Screen, options: argparse.Namespace) -> int:
     finally:
         if options.keep:
             screen.plain(place.description())
+            if options.pair is None and external_urls() == (None, None):
+                screen.plain("# scripts/services remove --name demo ends the servers and deletes all of it")
         else:
             if logs_stay and place.has_logs:
                 screen.plain(f"logs and configuration of this run: {place.directory}")

@@ -30,6 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
             pair.remove()
             return 0
         urls = pair.urls()
+        if options.command == "status":
+            _name_others(options.name)
     except ServerError as error:
         print(f"services: {error}", file=sys.stderr)
         return 1
@@ -37,6 +39,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"services: {options.name} does not run; start it with `scripts/services start`", file=sys.stderr)
         return 1
     return _show(urls, prefix="export " if options.command == "env" else "")
+
+
+def _name_others(name: str) -> None:
+    """Say which other pairs of this checkout run: each takes memory, and is easily forgotten."""
+    others = [other for other, pair in Pair.all_of(CHECKOUT).items() if other != name and pair.runs]
+    if others:
+        print(f"services: there run besides: {', '.join(others)} (choose one by --name)", file=sys.stderr)
 
 
 def _show(urls: Urls, prefix: str = "") -> int:
@@ -59,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         ("start", "start both servers, unless they run, and print their URLs"),
         ("stop", "stop both servers; their data stays"),
         ("remove", "stop both servers and delete their data"),
-        ("status", "print the URLs; exit 1 if a server does not run"),
+        ("status", "print the URLs; exit 1 if a server does not run; name other pairs that run"),
         ("env", "print the URLs as lines for the shell: eval \"$(scripts/services env)\""),
     ):  # fmt: skip
         command = commands.add_parser(name, help=purpose, description=purpose)

@@ -8,7 +8,6 @@ import os
 import secrets
 import shlex
 import shutil
-import tempfile
 from pathlib import Path
 
 from demo_parts.brokers import MANAGEMENT_VARIABLE, DemoBroker, GivenBroker, PrivateBroker
@@ -28,9 +27,11 @@ class Place:
     def __init__(self, pair: Pair, urls: Urls, checkout: Path) -> None:
         self.service = f"demo-{secrets.token_hex(3)}"
         self.queue = f"{self.service}.orders"
-        self.directory = Path(tempfile.mkdtemp(prefix=f"inbox-fleet-{self.service}-"))
+        # Below the servers' folder, so that it goes with them at the latest.
+        self.directory = pair.directory / "runs" / self.service
+        self.directory.mkdir(parents=True)
         self.database = DemoDatabase(urls.database, self.service.replace("-", "_"))
-        self.broker = self._broker([pair, *map(Pair, (checkout / ".services").glob("*"))], urls.amqp)
+        self.broker = self._broker([pair, *Pair.all_of(checkout).values()], urls.amqp)
         self.queues: list[str] = []
 
     def _broker(self, pairs: list[Pair], url: str) -> DemoBroker:

@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 from collections.abc import Iterator
 
-from servers import Pair, ServerError, Urls
+from servers import Pair, Urls
 
 
 @contextlib.contextmanager
@@ -27,18 +27,9 @@ class ServersInUse:
         self._pair, self._lock = pair, lock
         self._started_by_demo = pair.directory / "started-by-demo"
 
-    @property
-    def are_running(self) -> bool:
-        """Whether any of the pair's own servers runs."""
-        for server in ("postgres", "broker"):
-            with contextlib.suppress(ServerError):
-                if getattr(self._pair, server).process is not None:
-                    return True
-        return False
-
     def start(self) -> Urls:
         """Start what is not there yet, and remember if nothing was."""
-        if not self.are_running:
+        if not self._pair.runs:
             self._started_by_demo.touch()
         return self._pair.start()
 

@@ -80,6 +80,12 @@ class Pair:
         return cls(place)
 
     @classmethod
+    def all_of(cls, checkout: Path) -> dict[str, Pair]:
+        """Return every pair of a checkout by its name."""
+        places = sorted((checkout / ".services").glob("*"))
+        return {place.name: cls(place) for place in places if place.is_dir()}
+
+    @classmethod
     def temporary(cls) -> Pair:
         """Return a pair in a new temporary folder, for servers that end with their owner."""
         directory = Path(tempfile.mkdtemp(prefix="inbox-fleet-"))
@@ -135,6 +141,14 @@ class Pair:
         if amqp_url is None:
             amqp_url = self._broker_url()
         return None if database_url is None or amqp_url is None else Urls(database=database_url, amqp=amqp_url)
+
+    @property
+    def runs(self) -> bool:
+        """Whether any of the pair's own servers runs, whatever the environment says."""
+        with contextlib.suppress(ServerError):
+            if self.postgres.process is not None:
+                return True
+        return self._broker_url() is not None
 
     def stop(self) -> None:
         """End the servers that this pair started; their data stays. Does nothing if none runs."""

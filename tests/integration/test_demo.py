@@ -103,6 +103,11 @@ def processes_with(*arguments: str) -> list[int]:
     return found
 
 
+def files_of(folder: Path) -> list[str]:
+    """Return the names of what stands in a folder."""
+    return [file.name for file in folder.iterdir()]
+
+
 Demo = Callable[..., contextlib.AbstractAsyncContextManager[RunningDemo]]
 
 
@@ -111,11 +116,11 @@ def demo(run: Run, shared_broker: RabbitServer, tmp_path: Path) -> Demo:
     """Starts a demo on the servers of this test run, and kills it if the test ends before it."""
 
     @asynccontextmanager
-    async def running(*, orders: int, **environment: str) -> AsyncIterator[RunningDemo]:
+    async def running(*options: str, orders: int, **environment: str) -> AsyncIterator[RunningDemo]:
         database_url = run.database_url()
         pair = shared_broker.directory.parent
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "scripts/demo.py", "--json", f"--orders={orders}", f"--pair={pair}",
+            sys.executable, "scripts/demo.py", "--json", f"--orders={orders}", f"--pair={pair}", *options,
             cwd=CHECKOUT, env={**os.environ, "TMPDIR": str(tmp_path), "DATABASE_URL": database_url, **environment},
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
@@ -195,6 +200,25 @@ async def test_an_interrupted_demo_clears_up(demo: Demo, shared_broker: RabbitSe
 
     assert not running.figures
     await running.left_nothing(shared_broker)
+
+
+async def test_what_it_keeps_stands_below_the_servers_and_goes_with_them(
+    demo: Demo, shared_broker: RabbitServer, tmp_path: Path
+) -> None:
+    async with demo("--keep", orders=300) as running:
+        await running.ended(0)
+
+    # The database and the virtual host have to go here: the servers of the tests may outlive them.
+    kept = shared_broker.directory.parent / "runs" / running.service
+    connection = await running.connect("template1")
+    try:
+        await connection.execute(f"drop database {running.service.replace('-', '_')} with (force)")
+    finally:
+        await connection.close()
+    await asyncio.to_thread(shared_broker.delete_vhost, running.service)
+    assert f"cd {kept}" in running.said
+    assert "fleet.toml" in files_of(kept)
+    assert not [file for file in files_of(tmp_path) if file.startswith("inbox-fleet-")]
 
 
 async def test_on_a_given_broker_it_says_what_it_leaves_out_and_removes_its_queues(demo: Demo, vhost: Vhost) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -64,6 +65,20 @@ def test_a_database_is_found_again_by_name_and_keeps_its_data(name: str, service
     asyncio.run(execute(url, "drop table kept"))
     assert services("remove", "--name", name, **broker).returncode == 0
     assert not (CHECKOUT / ".services" / name / "postgres").exists()
+
+
+def test_other_pairs_that_run_are_named_by_the_status(name: str, services: Services) -> None:
+    broker = {"AMQP_URL": ELSEWHERE["AMQP_URL"]}
+    services("start", "--name", name, **broker)
+
+    other = services("status", "--name", f"{name}-other", **broker)
+    assert other.returncode == 1
+    assert re.search(rf"there run besides: .*\b{name}\b", other.stderr)
+    assert "-other" not in next(line for line in other.stderr.splitlines() if "besides:" in line)
+    own = services("status", "--name", name, **broker)
+    assert own.stdout.startswith("DATABASE_URL=")
+    assert not re.search(rf"besides: .*\b{name}\b", own.stderr)
+    Pair.named(CHECKOUT, f"{name}-other").remove()
 
 
 @pytest.mark.parametrize("version", sorted(installed()))
