@@ -6,7 +6,9 @@ The broker passes on what it can parse, so a consumer meets what some sender's l
 from __future__ import annotations
 
 from aiormq.abc import ChannelFrame
+from aiormq.channel import Channel
 from pamqp import commands
+from pamqp.base import Frame
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
@@ -53,6 +55,7 @@ async def publish_by_raw_key(
 ) -> None:
     """Publish a message by a routing key of any bytes. Nobody confirms it: the test waits for what comes of it."""
     underlay = await (await vhost.channel()).get_underlay_channel()
+    assert isinstance(underlay, Channel)  # the abstract class does not tell where its frames go
     header = ContentHeader(properties=RawList(properties), body_size=len(body))
-    frames = [_RawPublish(exchange, routing_key), header, ContentBody(body)]
+    frames: list[Frame | ContentHeader | ContentBody] = [_RawPublish(exchange, routing_key), header, ContentBody(body)]
     await underlay.write_queue.put(ChannelFrame.marshall(channel_number=underlay.number, frames=frames))
