@@ -161,8 +161,10 @@ def _patience(config: FleetConfig) -> None:
                 check_pacing(config, chosen.pacing_s, f'{path}.types."{name}".pacing')
 
 
-LAST_S = 4.0
-"""What ends after the configured steps, with bounds of its own: connections to the broker, and the HTTP door."""
+LAST_S = 7.0
+"""What a stop takes beside its configured steps, at most, each with a bound of its own: the consumers' connections end
+(all at once), then the publisher's, at a broker that does not answer; the HTTP door ends; and what closes when nothing
+is left of `close_timeout` gets a moment all the same. A test adds the bounds up."""
 
 
 def _process(config: FleetConfig) -> None:

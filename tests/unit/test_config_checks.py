@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from consumers import connection
+from consumers import fleet as process
 from consumers.config import FleetConfig, parse
+from consumers.config.rules import LAST_S
 from consumers.errors import ConfigError
+from consumers.http import STOP_S
+from consumers.settlement import FLUSH_S
 
 
 def fleet(
@@ -64,8 +69,17 @@ def test_a_delivery_may_not_be_held_longer_than_the_broker_waits(consumer: str, 
 
 
 def test_the_steps_of_a_stop_fit_into_the_grace_period() -> None:
-    assert refused_key(tables='[drain]\ngrace_period = "54s"') == "drain.grace_period"
-    assert refused_key(tables='[drain]\nclose_timeout = "11s"') == "drain.grace_period"
+    assert refused_key(tables='[drain]\ngrace_period = "57s"') == "drain.grace_period"
+    assert fleet(tables='[drain]\ngrace_period = "58s"').drain.grace_period_s == 58
+    assert refused_key(tables='[drain]\nclose_timeout = "8s"') == "drain.grace_period"
+
+
+def test_what_a_stop_takes_beside_its_configured_steps_is_the_sum_of_their_bounds() -> None:
+    one_connection_s = connection.CLOSE_TIMEOUT_S + connection._ABORT_TIMEOUT_S
+    consumers_s, publisher_s = FLUSH_S + one_connection_s, one_connection_s
+    # Leaving, lifespans and pools share close_timeout, and each gets a moment if nothing is left of it.
+    moments_s = 3 * process._LEAST_S
+    assert LAST_S - 0.5 < consumers_s + publisher_s + moments_s + STOP_S <= LAST_S
 
 
 def test_a_heartbeat_may_be_late_three_times_before_a_process_counts_as_dead() -> None:
