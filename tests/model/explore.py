@@ -7,7 +7,10 @@ Afterwards the graph of the others is walked backwards from the settled worlds: 
 
 from __future__ import annotations
 
+import gc
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from inbox.errors import InvalidTransition
@@ -83,6 +86,19 @@ class _Graph:
         return None if stuck < 0 else stuck
 
 
+@contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """Worlds have no cycles, and the collector would go through all of them again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@_collector_at_rest()
 def explore(protocol: Protocol) -> Exploration:
     """Look at every world of a protocol in its setting, up to the first violation."""
     setting, found = protocol.setting, Exploration(used=protocol.used)

@@ -77,7 +77,7 @@ SMALL = (
         max_attempts=1,
         republishers=1,
         deliverers=2,
-        left=Left(replays=1, deaths=1),
+        left=Left(replays=1),
     ),
     Setting(name="a killer beside a neighbour", killer=True, neighbour=True, endings=("fail",), left=Left(deaths=3)),
 )
@@ -108,6 +108,14 @@ LARGE = (
     Setting(name="a replay under a sweep", sweep=True, republishers=1, left=Left(replays=1, deaths=1, losses=1)),
     Setting(
         name="a late worker of an old generation", copies=2, republishers=1, left=Left(replays=1, stalls=1, stuck=1)
+    ),
+    Setting(
+        name="exhaustions delivered, a death",
+        endings=("fail",),
+        max_attempts=1,
+        republishers=1,
+        deliverers=2,
+        left=Left(replays=1, deaths=1),
     ),
     Setting(
         name="three generations delivered",

@@ -26,7 +26,7 @@ SUCCEEDING = Setting(name="copies of a message that succeeds", copies=2, endings
 FAILING = Setting(name="copies of a message that fails", copies=2, endings=("fail",), max_attempts=1)
 DYING = Setting(name="deaths, and copies that meet them", copies=2, left=Left(deaths=2))
 STOPPING = Setting(name="a stop with a debt", left=Left(cuts=1, stops=1))
-OUTAGE = Setting(name="an outage", left=Left(outages=1))
+OUTAGE = Setting(name="an outage", redelivered=True, endings=("commit",), left=Left(outages=1))
 STALLED = Setting(name="a process that is taken for dead", left=Left(stalls=1, cuts=1))
 ENDED = Setting(
     name="the end by a false death",
