@@ -4,6 +4,7 @@ envelope, states, outcomes, policy      values
 attempt                                 the attempt machine, over claiming, running, company and tx
 members, debts                          who lives, and what it owes
 delivering, tries, exhaustions          what becomes of an exhausted message's record
+messages, replays, replay_job           what operators see and do
 migrate, partitions, server_checks      the database's side
 """
 
@@ -21,6 +22,10 @@ from inbox.errors import (
     MigrationChanged,
     OwnershipLost,
     PrivilegesMissing,
+    ReplayBusy,
+    ReplayError,
+    ReplayMissing,
+    ReplayOver,
     SchemaBusy,
     SchemaDenied,
     SchemaError,
@@ -67,6 +72,10 @@ __all__ = [
     "Policy",
     "PrivilegesMissing",
     "Reject",
+    "ReplayBusy",
+    "ReplayError",
+    "ReplayMissing",
+    "ReplayOver",
     "Retry",
     "SchemaBusy",
     "SchemaDenied",

@@ -15,6 +15,10 @@
     ├── OwnershipLost        somebody else settled what this worker believed to own
     │   ├── AttemptLost
     │   └── ExhaustionLost
+    ├── ReplayError          a replay job that cannot be worked on as asked
+    │   ├── ReplayMissing
+    │   ├── ReplayBusy
+    │   └── ReplayOver
     └── TxError              a handler used its transaction in a way that cannot be honoured
         ├── TxDead
         ├── TxRefused
@@ -157,6 +161,34 @@ class ExhaustionLost(OwnershipLost):
     def __init__(self, *, record_id: UUID, try_id: UUID) -> None:
         self.record_id, self.try_id = record_id, try_id
         super().__init__(f"try {try_id} no longer owns exhaustion record {record_id}: nothing was acknowledged")
+
+
+class ReplayError(InboxError):
+    """A replay job that cannot be worked on as asked."""
+
+
+class ReplayMissing(ReplayError):
+    """There is no job of that id."""
+
+    def __init__(self, *, replay_id: UUID) -> None:
+        self.replay_id = replay_id
+        super().__init__(f"there is no replay {replay_id}; `inbox-fleet replays list` shows those that there are")
+
+
+class ReplayBusy(ReplayError):
+    """Somebody else runs the job. One runs it at a time."""
+
+    def __init__(self, *, replay_id: UUID, runner: str) -> None:
+        self.replay_id, self.runner = replay_id, runner
+        super().__init__(f"replay {replay_id} is being run by {runner}; `inbox-fleet replays cancel` ends it")
+
+
+class ReplayOver(ReplayError):
+    """The job is finished or cancelled, for good."""
+
+    def __init__(self, *, replay_id: UUID, state: str) -> None:
+        self.replay_id, self.state = replay_id, state
+        super().__init__(f"replay {replay_id} is {state}: what is left to replay needs another one")
 
 
 class TxError(InboxError):

@@ -1,4 +1,4 @@
-"""Named points at which a process may die: of an attempt, and of what follows from one.
+"""Named points at which a process may die: of an attempt, of what follows from one, and of a replay.
 
 In production nobody listens and `reach` is one comparison. A test harness installs a listener that kills the process
 at the point it was told, so that "safe against SIGKILL at any point" is proven point by point.
@@ -29,6 +29,15 @@ EXHAUSTED_POINTS = (
     "exhausted.effects",
     "exhausted.commit_sent",
     "exhausted.commit_answered",
+)
+REPLAY_POINTS = (
+    "replay.frozen",
+    "replay.begun",
+    "replay.item_sent",
+    "replay.item_committed",
+    "replay.judged",
+    "replay.all_done",
+    "replay.ended",
 )
 
 _listener: Callable[[str], None] | None = None
