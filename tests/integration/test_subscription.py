@@ -327,7 +327,12 @@ async def test_stopping_before_the_broker_has_confirmed_the_consumer_waits_for_i
         await subscribed.close()
 
     assert b"too late" not in received.bodies
-    assert (await vhost.counts(queue)).ready == 21
+
+    async def all_are_back() -> bool:
+        return (await vhost.counts(queue)).ready == 21
+
+    # The broker gives back what a closed connection held some time after it has confirmed the close.
+    await eventually(all_are_back, what="the broker giving back what the connection held")
 
 
 @pytest.mark.parametrize("at", ["connecting", "verifying"])
