@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 class Checkout:
     """A connection that is checked out, to be given back by `release` or `terminate`. Made by `Pool.checkout`."""
 
-    __slots__ = ("_pool", "_record", "_wrapper", "connection", "folds_reset", "pid")
+    __slots__ = ("_pool", "_record", "_wrapper", "connection", "expiries", "folds_reset", "pid")
 
-    def __init__(self, pool: Pool, wrapper: Any, record: nesting.Record, *, folds_reset: bool) -> None:
+    def __init__(self, pool: Pool, wrapper: Any, record: nesting.Record, *, folds_reset: bool, expiries: int) -> None:
         self._pool: Pool | None = pool
         self._wrapper = wrapper
         self._record = record
         self.folds_reset = folds_reset
+        self.expiries = expiries
+        """How often the pool's connections had expired when this one was taken."""
         self.connection: Connection = wrapper._con
         """The driver's connection itself, which can still be asked how it stands after it was lost. It does not end
         with the checkout: whoever hands it on sees to it that nobody uses it afterwards."""

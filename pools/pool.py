@@ -55,6 +55,7 @@ class Pool:
         self._idle: WeakSet[Connection] = WeakSet()
         # Last used by somebody who leaves the reset to the next one.
         self._dirty: WeakSet[Connection] = WeakSet()
+        self._expiries = 0
         self._opening = 0
         self._acquires = 0
         self._timeouts = 0
@@ -127,6 +128,7 @@ class Pool:
         """Let go of every connection, so that the next ones may reach another server: idle ones now, busy ones when
         they are given back."""
         if self._pool is not None:
+            self._expiries += 1
             await self._pool.expire_connections()
             for connection in list(self._idle):
                 connection.terminate()
@@ -188,7 +190,7 @@ class Pool:
     async def _checkout(self, held: nesting.Record, began: float, *, folds_reset: bool) -> Checkout:
         while True:
             wrapper = await self._take(began)
-            checkout = Checkout(self, wrapper, held, folds_reset=folds_reset)
+            checkout = Checkout(self, wrapper, held, folds_reset=folds_reset, expiries=self._expiries)
             if folds_reset or checkout.connection not in self._dirty:
                 return checkout
             try:
@@ -293,7 +295,13 @@ class Pool:
                 if connection.is_in_transaction():
                     # The driver would do the same, and report it to the event loop as an error.
                     await connection.execute("ROLLBACK")
-                # Its own timeout too: the driver shields this from ours.
+                if checkout.expiries != self._expiries:
+                    await connection.close()
+                    return
+                if not checkout.folds_reset:
+                    await self._make_like_new(connection)
+                # Next to nothing is left to wait for: the driver shields this from a cancellation, and leaves the error
+                # of a connection that is cut meanwhile to nobody. At most it closes one that has served its time.
                 await pool.release(checkout._wrapper, timeout=self.spec.release_timeout_s)
         except BaseException as error:
             # Whatever keeps it from being fit for the next user: it is cut, and who gave it back has lost nothing.
@@ -305,9 +313,7 @@ class Pool:
             self._slots.give()
 
     async def _on_return(self, connection: Connection) -> None:
-        """In place of the driver's reset query, when a statement under cancellation and a transaction are over."""
-        if connection not in self._dirty:
-            await self._make_like_new(connection)
+        """In place of the driver's reset query, which was done if it had to be."""
         self._idle.add(connection)
 
     async def _make_like_new(self, connection: Connection) -> None:

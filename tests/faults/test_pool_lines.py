@@ -124,7 +124,11 @@ async def test_giving_back_is_over_in_time_when_the_line_is_dead_and_the_cancel_
         holding = asyncio.create_task(
             checkout.connection.execute("select pg_sleep(600) from (select from stock for update) as held")
         )
-        await eventually(lambda: empty_database.fetch("select from pg_stat_activity where wait_event = 'PgSleep'"))
+        await eventually(
+            lambda: empty_database.fetch(
+                "select from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'"
+            )
+        )
         relay.refuse()
         relay.half_open()
         holding.cancel()

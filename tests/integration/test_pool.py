@@ -239,7 +239,9 @@ async def test_a_cancelled_user_leaves_nothing_running_and_the_session_serves_on
 
         user = asyncio.create_task(use())
         (sleeping,) = await eventually(
-            lambda: empty_database.fetch("select pid from pg_stat_activity where wait_event = 'PgSleep'")
+            lambda: empty_database.fetch(
+                "select pid from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'"
+            )
         )
         user.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -309,7 +311,11 @@ async def test_terminate_returns_at_once_whatever_the_session_does(empty_databas
     async with open_pool(empty_database.url, lanes=1, session=session(check_interval_s=0.1)) as pool:
         checkout = await pool.checkout()
         sleeping = asyncio.create_task(checkout.connection.execute("select pg_sleep(600)"))
-        await eventually(lambda: empty_database.fetch("select from pg_stat_activity where wait_event = 'PgSleep'"))
+        await eventually(
+            lambda: empty_database.fetch(
+                "select from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'"
+            )
+        )
         began = monotonic()
         checkout.terminate()
         assert monotonic() - began < 0.1
@@ -347,7 +353,11 @@ async def test_close_is_over_at_its_deadline_and_leaves_no_session_behind(empty_
         busy = await asyncio.create_task(pool.checkout())
         await (await asyncio.create_task(pool.checkout())).release()
         sleeping = asyncio.create_task(busy.connection.execute("select pg_sleep(600)"))
-        await eventually(lambda: empty_database.fetch("select from pg_stat_activity where wait_event = 'PgSleep'"))
+        await eventually(
+            lambda: empty_database.fetch(
+                "select from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'"
+            )
+        )
         began = monotonic()
         await pool.close(0.3)
         assert 0.29 <= monotonic() - began < 1
