@@ -32,7 +32,22 @@ from consumers.stored import envelope_of
 from consumers.telemetry import Telemetry
 from consumers.topology import topologies
 from consumers.worker import Worker
-from inbox import Backoff, Company, Debts, Deliverer, Inbox, Member, build, keep_partitions, migrations
+from inbox import (
+    Backoff,
+    Bound,
+    Cleaner,
+    Company,
+    Debts,
+    Deliverer,
+    Horizons,
+    Inbox,
+    Member,
+    build,
+    count_open,
+    keep_partitions,
+    migrations,
+)
+from inbox.duties import Duty
 from pools import Pool, Pools
 
 log = structlog.get_logger(__name__)
@@ -142,6 +157,7 @@ class _Process:
             connect_timeout_s=config.broker.connect_timeout_s,
             operation_timeout_s=config.broker.operation_timeout_s,
         )
+        bounds = self._bounds()
         async with background() as start, self._lifespans() as lifespans:
             for name, work in (
                 ("heartbeat", member.beat(housekeeping)),
@@ -149,6 +165,8 @@ class _Process:
                 ("partitions", keep_partitions(housekeeping, retention_s=config.receipts.retention_s)),
                 ("publisher", publisher.run()),
                 ("exhaustions", count_exhaustions(plan, housekeeping, self._telemetry)),
+                ("bounds", count_open(housekeeping, bounds.values())),
+                ("retention", self._clean(housekeeping, member)),
             ):
                 self._health.task(name, start(name, work))
             company = Company()
@@ -160,7 +178,14 @@ class _Process:
                 )
                 async with self._unless_stopped():
                     resources = await lifespans.enter_async_context(opening)
-                inbox = Inbox(pool=pool, member_id=member.id, company=company, debts=debts)
+                inbox = Inbox(
+                    pool=pool,
+                    member_id=member.id,
+                    company=company,
+                    debts=debts,
+                    may_begin=bounds[name].may_begin,
+                    added=bounds[name].added,
+                )
                 deliverer = Deliverer(
                     pool=pool, member_id=member.id, company=company, runner=inbox.runner, read=envelope_of
                 )
@@ -186,6 +211,40 @@ class _Process:
                     running.create_task(self._unready_on_stop())
             finally:
                 await self._leave(member, debts, housekeeping)
+
+    def _bounds(self) -> dict[str, Bound]:
+        """The bounds of unfinished messages, by consumer, told to health and telemetry."""
+        bounds = {}
+        for name, consumer in self._plan.consumers.items():
+            bounds[name] = Bound(consumer.settings.key_name, consumer.settings.max_open)
+            self._health.note(name, bounds[name].note)
+            self._telemetry.watch_open(name, bounds[name])
+        return bounds
+
+    async def _clean(self, pool: Pool, member: Member) -> None:
+        """Remove what is past its time whenever this process has that duty, until cancelled."""
+        config = self._config
+        cleaner = Cleaner(
+            pool,
+            service=config.service.name,
+            consumers=[consumer.key_name for consumer in config.consumers.values()],
+            horizons=Horizons(
+                receipts_s=config.receipts.retention_s,
+                messages_s=config.retention.terminal_s,
+                exhaustions_s=config.retention.exhaustions_s,
+                history_s=config.retention.history_s,
+                replays_s=config.retention.replays_s,
+            ),
+            removed=self._telemetry.removed,
+        )
+        duty = Duty(
+            pool=pool,
+            service=config.service.name,
+            name="clean",
+            member_id=member.id,
+            every_s=config.retention.every_s,
+        )
+        await duty.run(cleaner.round)
 
     @asynccontextmanager
     async def _lifespans(self) -> AsyncIterator[AsyncExitStack]:

@@ -22,9 +22,11 @@ class Report:
     """An answer.
 
     :param reasons: what stands in the way, by component; empty if nothing does.
+    :param notes: what there is to say besides, and stands in nobody's way.
     """
 
     reasons: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -38,6 +40,7 @@ class Health:
     def __init__(self) -> None:
         self._facts: dict[str, str | None] = {"process": "starting"}
         self._conditions: dict[str, Condition] = {}
+        self._notes: dict[str, Condition] = {}
         self._tasks: dict[str, asyncio.Task[object]] = {}
         self._stopping = False
 
@@ -51,6 +54,10 @@ class Health:
     def condition(self, component: str, condition: Condition) -> None:
         """Ask this each time that somebody asks whether the process is ready. It must answer at once."""
         self._conditions[component] = condition
+
+    def note(self, component: str, note: Condition) -> None:
+        """Ask this likewise: what it returns is said, and the process is ready all the same."""
+        self._notes[component] = note
 
     def task(self, name: str, task: asyncio.Task[object]) -> None:
         """Watch a task that has to run for as long as the process: once it is over, a restart is what helps."""
@@ -75,14 +82,19 @@ class Health:
     def ready(self) -> Report:
         """Return whether the process does its work now. A condition that fails counts as one that is not met."""
         reasons = {component: reason for component, reason in self._facts.items() if reason is not None}
-        for component, condition in self._conditions.items():
-            try:
-                reason = condition()
-            except Exception as error:
-                reason = f"its state cannot be told ({type(error).__name__})"
-            if reason is not None:
-                reasons[component] = reason
-        return Report(reasons)
+        return Report(reasons | _told(self._conditions), _told(self._notes))
+
+
+def _told(conditions: dict[str, Condition]) -> dict[str, str]:
+    told = {}
+    for component, condition in conditions.items():
+        try:
+            reason = condition()
+        except Exception as error:
+            reason = f"its state cannot be told ({type(error).__name__})"
+        if reason is not None:
+            told[component] = reason
+    return told
 
 
 def _end(task: asyncio.Task[object]) -> str:

@@ -182,5 +182,7 @@ def _problem(error: Exception) -> str:
 
 
 def _answer(report: Report, *, good: str, bad: str) -> Response:
-    body = msgspec.json.encode({"status": good if report.ok else bad, "reasons": report.reasons})
-    return Response(body, 200 if report.ok else 503, _NOT_STORED, "application/json")
+    answer: dict[str, object] = {"status": good if report.ok else bad, "reasons": report.reasons}
+    if report.notes:
+        answer["notes"] = report.notes
+    return Response(msgspec.json.encode(answer), 200 if report.ok else 503, _NOT_STORED, "application/json")

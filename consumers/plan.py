@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from consumers.config.checks import check_handler_timeout, check_pacing, check_parking, parking_queue, refused
+from consumers.config.checks import (
+    check_handler_timeout,
+    check_memory,
+    check_pacing,
+    check_parking,
+    parking_queue,
+    refused,
+)
 from consumers.config.fleet import FleetConfig
 from consumers.config.settings import ConsumerSettings, TypeSettings
 from consumers.errors import ConfigError, ConsumerNotFound
@@ -142,6 +149,9 @@ def _check_decorator(config: FleetConfig, settings: ConsumerSettings, handler: H
         check_handler_timeout(config, settings, handler.timeout_s, f"timeout {of}")
     if handler.pacing_s is not None:
         check_pacing(config, handler.pacing_s, f"pacing {of}")
+    check_memory(
+        config, handler.pacing_s or settings.pacing_s, handler.timeout_s or settings.handler_timeout_s, f"pacing {of}"
+    )
 
 
 def _check_queues(config: FleetConfig, consumers: Mapping[str, ConsumerPlan]) -> None:

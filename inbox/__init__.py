@@ -5,11 +5,13 @@ attempt                                 the attempt machine, over claiming, runn
 members, debts                          who lives, and what it owes
 delivering, tries, exhaustions          what becomes of an exhausted message's record
 messages, replays, replay_job           what operators see and do
+bounds, retention                       how much is kept on record, and how long
 migrate, partitions, server_checks      the database's side
 """
 
 from inbox.attempt import Inbox
 from inbox.backoff import Backoff
+from inbox.bounds import Bound, count_open
 from inbox.company import Company
 from inbox.debts import Debts
 from inbox.delivering import Deliverer
@@ -46,6 +48,7 @@ from inbox.outcomes import Outcome, Reject, Retry
 from inbox.partitions import keep as keep_partitions
 from inbox.policy import Policy
 from inbox.probe import blocked, is_read_only
+from inbox.retention import Cleaner, Horizons
 from inbox.server_checks import check_server
 from inbox.states import State
 from inbox.tx import Tx
@@ -54,12 +57,15 @@ __all__ = [
     "Attempt",
     "AttemptLost",
     "Backoff",
+    "Bound",
+    "Cleaner",
     "Company",
     "Debts",
     "Deliverer",
     "Envelope",
     "ExhaustionLost",
     "ExhaustionRecord",
+    "Horizons",
     "Inbox",
     "InboxError",
     "InvalidTransition",
@@ -94,6 +100,7 @@ __all__ = [
     "blocked",
     "build",
     "check_server",
+    "count_open",
     "is_read_only",
     "keep_partitions",
     "message_key",

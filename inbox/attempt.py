@@ -45,6 +45,7 @@ from inbox.outcomes import (
     Unavailable,
     Undecided,
     Unknown,
+    Waiting,
 )
 from inbox.points import armed, reach
 from inbox.policy import Policy
@@ -80,6 +81,7 @@ class Inbox:
     :param company: shared by all consumers of the process.
     :param debts: shared by all consumers of the process.
     :param may_begin: returns whether a message that is not on record may be begun; one that is on record always may.
+    :param added: called when an attempt has put a message on record that waits.
     """
 
     def __init__(
@@ -90,12 +92,14 @@ class Inbox:
         company: Company,
         debts: Debts,
         may_begin: Callable[[], bool] = lambda: True,
+        added: Callable[[], None] = lambda: None,
     ) -> None:
         self._pool = pool
         self._member_id = member_id
         self._company = company
         self._debts = debts
         self._may_begin = may_begin
+        self._added = added
         self.runner = Runner()
 
     async def attempt(self, message: Message, policy: Policy, handle: Handle, *, redelivered: bool) -> Outcome:
@@ -116,6 +120,8 @@ class Inbox:
             elif isinstance(step, _Suspect):
                 alone = True
             else:
+                if isinstance(step, Waiting) and step.number == 1:
+                    self._added()
                 return step
 
     # Opening a claim.

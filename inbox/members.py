@@ -27,9 +27,7 @@ log = structlog.get_logger(__name__)
 _REGISTER = query("register_member")
 _BEAT = query("beat")
 _STOP = query("stop_member")
-_FORGET = query("forget_members")
 _TIMEOUT_S = 5.0
-_FORGET_AFTER_S = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +57,6 @@ class Member:
                 self.expiry_s,
                 timeout=_TIMEOUT_S,
             )
-            await connection.execute(_FORGET, _FORGET_AFTER_S, timeout=_TIMEOUT_S)
 
     async def beat(self, pool: Pool, *, paused: Callable[[], Iterable[str]] = tuple) -> None:
         """Send heartbeats until cancelled. A beat that fails is logged and the next one is sent in its time.

@@ -16,6 +16,7 @@ from consumers.config.settings import (
     MemberSettings,
     PoolSettings,
     ReceiptSettings,
+    RetentionSettings,
     ServiceSettings,
     TypeSettings,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "MemberSettings",
     "PoolSettings",
     "ReceiptSettings",
+    "RetentionSettings",
     "ServiceSettings",
     "TypeSettings",
     "describe",

@@ -21,6 +21,9 @@ FAULT_KEYS = (
 _SQLSTATE = re.compile(r"[0-9A-Z]{5}|[0-9A-Z]{2}")
 _DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 MAX_QUEUE_NAME_BYTES = 255
+MIN_MEMORY_S = 3600.0
+BROKER_RETRY_S = 180.0
+"""After which RabbitMQ tries again to bring back what its target has refused."""
 
 
 def check_handler_timeout(config: FleetConfig, consumer: ConsumerSettings, timeout_s: float, key: str) -> None:
@@ -72,6 +75,34 @@ def check_pacing(config: FleetConfig, pacing_s: tuple[float, ...], key: str) -> 
             f"it has {len(pacing_s)} steps",
             f'1 to {MAX_STEPS} steps, the delays before attempt 2, 3, …, such as ["0s", "5s", "30s", "5m"]',
         )
+
+
+def check_memory(config: FleetConfig, pacing_s: tuple[float, ...], timeout_s: float, key: str) -> None:
+    """Check that what has ended is remembered for longer than a copy of it can be on its way.
+
+    A copy that waits comes back after one step at the latest, whatever it waits for, or when the broker has tried again
+    to bring it back; an attempt may be holding it then. All of it counts twice, for what waits before it in the queue.
+
+    :param timeout_s: of the handler.
+    :param key: where the pacing was set, for the message.
+    :raises ConfigError: a copy could come after its message was forgotten, and would have its effect again.
+    """
+    longest_s = max(pacing_s, default=0.0)
+    needed_s = max(MIN_MEMORY_S, 2 * (longest_s + BROKER_RETRY_S + timeout_s))
+    for name, kept_s in (
+        ("receipts.retention", config.receipts.retention_s),
+        ("retention.terminal", config.retention.terminal_s),
+    ):
+        if kept_s < needed_s:
+            raise refused(
+                config,
+                name,
+                quoted(kept_s),
+                f"a copy of a message could come after that and have its effect again: {key} has a step of "
+                f"{written(longest_s)}, a handler may take {written(timeout_s)}, and the broker may take "
+                f"{written(BROKER_RETRY_S)} to try again",
+                f"at least {written(needed_s)}, which is twice all of that and an hour at least; days are usual",
+            )
 
 
 def check_parking(config: FleetConfig, consumer: ConsumerSettings, steps_s: tuple[float, ...]) -> None:

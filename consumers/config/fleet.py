@@ -18,6 +18,7 @@ from consumers.config.settings import (
     MemberSettings,
     PoolSettings,
     ReceiptSettings,
+    RetentionSettings,
     ServiceSettings,
     Settings,
     no_entries,
@@ -43,6 +44,7 @@ class FleetConfig(Settings, frozen=True, kw_only=True):
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
     receipts: ReceiptSettings = ReceiptSettings()
+    retention: RetentionSettings = RetentionSettings()
     members: MemberSettings = MemberSettings()
 
     def database_source(self) -> UrlSource:

@@ -57,6 +57,9 @@ class Step(Seconds):
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=1_000, description="a whole number from 1 to 1000")]
 CountOrZero: TypeAlias = Annotated[int, Meta(ge=0, le=1_000, description="a whole number from 0 to 1000")]
+Plenty: TypeAlias = Annotated[
+    int, Meta(ge=1, le=10_000_000, description="a whole number from 1 to 10000000, without separators or with _")
+]
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65_535, description="a port from 1 to 65535, or 0 for any free one")]
 Share: TypeAlias = Annotated[float, Meta(gt=0, le=1, description="a share above 0 and up to 1, such as 0.8")]
 Text: TypeAlias = Annotated[str, Meta(min_length=1, max_length=255, description="a text of 1 to 255 characters")]

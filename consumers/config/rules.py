@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from consumers.config.checks import application_name, check_faults, check_handler_timeout, check_pacing, quoted, refused
+from consumers.config.checks import (
+    application_name,
+    check_faults,
+    check_handler_timeout,
+    check_memory,
+    check_pacing,
+    quoted,
+    refused,
+)
 from consumers.config.fleet import FleetConfig
 from consumers.config.settings import PoolSettings
 from inbox.durations import text as written
 
 MAX_APPLICATION_NAME_BYTES = 63
-MIN_RETENTION_S = 3600.0
 HOUSEKEEPING = "housekeeping"
 
 
@@ -153,12 +160,17 @@ def _patience(config: FleetConfig) -> None:
         path = f"consumers.{consumer.name}"
         check_handler_timeout(config, consumer, consumer.handler_timeout_s, f"{path}.handler_timeout")
         check_pacing(config, consumer.pacing_s, f"{path}.pacing")
+        check_memory(
+            config, (*consumer.pacing_s, consumer.contention_step_s), consumer.handler_timeout_s, f"{path}.pacing"
+        )
         for name, chosen in consumer.types.items():
             if chosen.handler_timeout_s is not None:
                 key = f'{path}.types."{name}".handler_timeout'
                 check_handler_timeout(config, consumer, chosen.handler_timeout_s, key)
             if chosen.pacing_s is not None:
-                check_pacing(config, chosen.pacing_s, f'{path}.types."{name}".pacing')
+                key = f'{path}.types."{name}".pacing'
+                check_pacing(config, chosen.pacing_s, key)
+                check_memory(config, chosen.pacing_s, chosen.handler_timeout_s or consumer.handler_timeout_s, key)
 
 
 LAST_S = 7.0
@@ -193,14 +205,6 @@ def _process(config: FleetConfig) -> None:
             quoted(members.expiry_s),
             "a living process would count as dead after three late heartbeats",
             f"more than three times members.heartbeat ({written(members.heartbeat_s)})",
-        )
-    if config.receipts.retention_s < MIN_RETENTION_S:
-        raise refused(
-            config,
-            "receipts.retention",
-            quoted(config.receipts.retention_s),
-            "copies that come later than this would be processed again",
-            'at least "1h"; days are usual',
         )
 
 

@@ -17,6 +17,7 @@ from consumers.config.quantities import (
     Count,
     CountOrZero,
     Name,
+    Plenty,
     Port,
     Reference,
     Seconds,
@@ -150,6 +151,7 @@ class ConsumerSettings(Settings, frozen=True, kw_only=True):
     :param max_aborts: how many uncharged attempts (outages, shutdowns) a message may need.
     :param pacing_s: the delay before attempt 2, 3, …; the last one repeats.
     :param contention_step_s: how long a copy is parked while another copy of its message is worked on.
+    :param max_open: unfinished messages on record at which the consumer begins no other; those on record run on.
     :param unknown_types: what becomes of a message whose type has no handler: recorded as rejected, or processed
         without effects, with a receipt.
     :param faults: what an error of a handler means, by SQLSTATE, by class of SQLSTATEs, or by the name of an exception
@@ -171,6 +173,7 @@ class ConsumerSettings(Settings, frozen=True, kw_only=True):
     pacing_s: tuple[Step, ...] = (Step(0), Step(5), Step(30), Step(300))
     contention_step_s: Step = Step(1)
     handler_timeout_s: Seconds = Seconds(30)
+    max_open: Plenty = 100_000
     unknown_types: Literal["reject", "ignore"] = "reject"
     faults: Mapping[str, FaultAction] = msgspec.field(default_factory=no_entries)
     types: Mapping[str, TypeSettings] = msgspec.field(default_factory=no_entries)
@@ -244,6 +247,23 @@ class ReceiptSettings(Settings, frozen=True, kw_only=True):
     """`[receipts]`: how long a processed message is remembered; a copy that comes later is a new message."""
 
     retention_s: Seconds = Seconds(30 * 86_400)
+
+
+class RetentionSettings(Settings, frozen=True, kw_only=True):
+    """`[retention]`: how long what ended without effect is remembered, and what is on record about it.
+
+    :param every_s: how often one process of the service looks for what is past its time.
+    :param terminal_s: messages that ended without effect, from their end on; and processes, from theirs.
+    :param exhaustions_s: exhaustion records, from their acknowledgement on.
+    :param history_s: what operators did to messages that are not on record any more.
+    :param replays_s: replay jobs, from their end on.
+    """
+
+    every_s: Seconds = Seconds(60)
+    terminal_s: Seconds = Seconds(90 * 86_400)
+    exhaustions_s: Seconds = Seconds(90 * 86_400)
+    history_s: Seconds = Seconds(365 * 86_400)
+    replays_s: Seconds = Seconds(365 * 86_400)
 
 
 class MemberSettings(Settings, frozen=True, kw_only=True):

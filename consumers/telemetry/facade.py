@@ -21,6 +21,7 @@ from consumers.telemetry.faults import Faults
 from consumers.telemetry.loop import loop_lag
 from consumers.telemetry.metrics import Metrics
 from consumers.telemetry.spans import Spans
+from inbox import Bound
 from pools import PoolStatistics
 
 
@@ -77,6 +78,19 @@ class Telemetry:
         """
         self._metrics.unacknowledged[consumer, "waiting"] = waiting
         self._metrics.unacknowledged[consumer, "stuck"] = stuck
+
+    def watch_open(self, consumer: str, bound: Bound) -> None:
+        """Tell how many unfinished messages of a consumer are on record, and whether it begins others; asked at each
+        exposition."""
+        self._metrics.watch_consumer(names.OPEN_MESSAGES, consumer, lambda: bound.open)
+        self._metrics.watch_consumer(names.FULL, consumer, lambda: bound.is_full)
+
+    def removed(self, what: str, number: int) -> None:
+        """So many rows were removed after their time.
+
+        :param what: a fixed word for what they were.
+        """
+        self._metrics.removed.cell({names.L_WHAT: what}).add(number)
 
     def watch_log(self, lines_lost: Callable[[], int]) -> None:
         """Tell how to read how many log lines could not be written; asked at each exposition."""

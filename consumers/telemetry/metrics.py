@@ -39,12 +39,13 @@ class Metrics:
         self.sent = Counts(meter, names.SENT_MESSAGES)
         self.parked = Counts(meter, names.PARKED)
         self.exhaustions = Counts(meter, names.EXHAUSTIONS)
+        self.removed = Counts(meter, names.REMOVED)
         self.settlements_dropped = Counts(meter, names.SETTLEMENTS_DROPPED)
         self.process_duration = Distributions(names.PROCESS_DURATION)
         self.operation_duration = Distributions(names.OPERATION_DURATION)
         self.critical_time = Distributions(names.CRITICAL_TIME)
         self.loop_lag = Distributions(names.LOOP_LAG)
-        for metric in (names.LANES, names.LANES_BUSY, names.BREAKER_OPEN):
+        for metric in (names.LANES, names.LANES_BUSY, names.BREAKER_OPEN, names.OPEN_MESSAGES, names.FULL):
             self._reading(metric)
         self.unacknowledged: dict[tuple[str, str], int] = {}
         self._gauge(names.EXHAUSTIONS_UNACKNOWLEDGED, self._unacknowledged)

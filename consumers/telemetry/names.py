@@ -63,6 +63,7 @@ L_STEP: Final = "step"
 L_PLACE: Final = "place"
 L_RESULT: Final = "result"
 L_STATE: Final = "state"
+L_WHAT: Final = "what"
 L_VERSION: Final = "version"
 L_SERVICE: Final = "service"
 L_SCHEMA: Final = "schema"
@@ -168,6 +169,13 @@ EXHAUSTIONS_UNACKNOWLEDGED: Final = Metric(
     "{record}",
     "Exhaustion records that nobody has acknowledged, in the whole database: the same in each process.",
 )
+OPEN_MESSAGES: Final = Metric(
+    "inbox.messages.open",
+    "{message}",
+    "Unfinished messages on record, counted up to max_open, in the whole database: the same in each process.",
+)
+FULL: Final = Metric("inbox.full", "", "1 while a consumer begins no message that is not on record, else 0.")
+REMOVED: Final = Metric("inbox.removed", "{row}", "Rows and partitions that this process removed after their time.")
 LOOP_LAG: Final = Histogram("inbox.loop.lag", "s", "How late the event loop ran what was due.", _LAG)
 BUILD_INFO: Final = Metric("inbox.build.info", "", "What runs here; always 1.")
 TELEMETRY_FAULTS: Final = Metric("inbox.telemetry.faults", "{fault}", "Errors inside telemetry, none of which counted.")

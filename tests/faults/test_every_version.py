@@ -10,8 +10,11 @@ import pytest
 import pytest_asyncio
 
 from servers.postgres import installed
+from tests.support.cleaning import never_waited
 from tests.support.databases import Database, Databases
 from tests.support.eventually import eventually
+from tests.support.inboxes import process_on
+from tests.support.ledger import create_ledger
 from tests.support.process import StartFleet
 from tests.support.servers import Run
 from tests.support.service import Service
@@ -53,3 +56,10 @@ async def test_the_service_works_and_its_sessions_end_by_themselves(
     assert tuple(told) == (version, "30s" if version >= 17 else None)
     await service.stopped(process)
     await service.at_rest()
+
+
+async def test_receipts_are_removed_under_long_attempts_and_no_claim_waits(versioned: tuple[int, Database]) -> None:
+    _, database = versioned
+    await create_ledger(database)
+    async with process_on(database, "lanes") as one:
+        await never_waited(database, one)

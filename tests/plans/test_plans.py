@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -102,6 +103,59 @@ async def fail(connection: asyncpg.Connection[Any], key: UUID, claim_id: UUID) -
     ending = (0.0, "failed", "E", "no", None, None, None, 9, 9, [0.0])
     state = await connection.fetchval(query("record_outcome"), key, claim_id, uuid4(), False, False, *IDENTITY, *ending)
     assert state == "waiting"
+
+
+async def end(database: Database) -> None:
+    """Let most of the messages have ended, some of them exhausted, and give each a place in the history."""
+    await database.execute(
+        """
+        update inbox.message set state = 'rejected', reason = 'no', due_at = null,
+                                 finished_at = now() - random() * interval '400 days'
+         where message_id::integer % 10 > 0;
+        insert into inbox.history (key, consumer, source, message_id, type, generation, event, was, by_whom, reason,
+                                   first_seen_at, at)
+        select key, consumer, source, message_id, type, 1, 'discarded', 'waiting', 'me', 'why', now(),
+               now() - random() * interval '400 days' from inbox.message;
+        insert into inbox.exhaustion (key, generation, number, claim_id, consumer, source, message_id, type, reason,
+                                      body, properties, exchange, routing_key, first_seen_at, exhausted_at, due_at,
+                                      acknowledged_at, acknowledged_by)
+        select key, 1, 1, gen_random_uuid(), consumer, source, message_id, type, 'attempts', '', '', '', '', now(),
+               now(), now(), now() - random() * interval '400 days', 'me' from inbox.message;
+        insert into inbox.replay (id, service, reason, by_whom, chosen_by, state, created_at, finished_at)
+        select gen_random_uuid(), 'test', 'why', 'me', '{}', 'finished', at, at
+          from (select now() - random() * interval '400 days' as at from generate_series(1, 10000)) jobs;
+        insert into inbox.replay_item (replay_id, position, key, generation, consumer, message_id)
+        select id, 1, gen_random_uuid(), 1, 'billing', 'm' from inbox.replay;
+        """
+    )
+
+
+@pytest.mark.parametrize("analyzed", [False, True], ids=["before the server has looked", "after"])
+async def test_no_statement_of_the_cleaning_reads_a_whole_table(
+    database: Database, session: asyncpg.Connection[Any], analyzed: bool
+) -> None:
+    await end(database)
+    if analyzed:
+        await database.execute("analyze")
+    keep_s = 364 * 86_400.0
+    start = (datetime(1, 1, 1, tzinfo=UTC), UUID(int=0))
+    for statement, arguments, tables in (
+        ("remove_messages", ("billing", keep_s, *start, 50), {"message"}),
+        ("remove_exhaustions", ("billing", keep_s, 50), {"exhaustion"}),
+        ("remove_history", ("billing", keep_s, 50), {"history"}),
+        ("remove_replays", ("test", keep_s, 50), {"replay", "replay_item"}),
+        ("count_open", (["billing", "nobody"], [500, 500]), {"message"}),
+    ):
+        transaction = session.transaction()
+        await transaction.start()
+        before = await scans(session)
+        await session.fetch(query(statement), *arguments)
+        found = await scans(session) - before
+        await transaction.rollback()
+        by_index = {table for (table, kind), number in found.items() if kind == "idx_scan" and number}
+        whole = {table: number for (table, kind), number in found.items() if kind == "seq_scan" and number}
+        assert (statement, whole) == (statement, {})
+        assert by_index >= tables, statement
 
 
 @pytest.mark.parametrize("analyzed", [False, True], ids=["before the server has looked", "after"])

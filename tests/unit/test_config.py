@@ -98,6 +98,7 @@ def test_every_key_can_be_given() -> None:
         pacing = ["0s", "250ms", 5]
         contention_step = "2s"
         handler_timeout = "20s"
+        max_open = 50_000
         unknown_types = "ignore"
         [consumers.invoices.types."order.placed"]
         max_attempts = 9
@@ -121,6 +122,12 @@ def test_every_key_can_be_given() -> None:
         level = "debug"
         [receipts]
         retention = "7d"
+        [retention]
+        every = "5s"
+        terminal = "8d"
+        exhaustions = "9d"
+        history = "10d"
+        replays = "11d"
         [members]
         heartbeat = "2s"
         expiry = "7s"
@@ -133,6 +140,8 @@ def test_every_key_can_be_given() -> None:
     assert consumer.bindings[1].arguments == {"x-match": "all"}
     assert consumer.types["order.placed"].pacing_s == (60,)
     assert config.receipts.retention_s == 7 * 86_400
+    assert config.retention.terminal_s == 8 * 86_400
+    assert consumer.max_open == 50_000
     assert config.pools["shared"].acquire_timeout_s == 1.5
 
 
@@ -151,6 +160,7 @@ def test_a_configuration_cannot_be_changed() -> None:
         ('lanes = "8"', "consumers.invoices.lanes", '"8"'),
         ("lanes = true", "consumers.invoices.lanes", "true"),
         ("lanes = 1.5", "consumers.invoices.lanes", "1.5"),
+        ("max_open = 0", "consumers.invoices.max_open", "0"),
         ("max_attempts = 0", "consumers.invoices.max_attempts", "0"),
         ("look_ahead = -1", "consumers.invoices.look_ahead", "-1"),
         ('queue_type = "stream"', "consumers.invoices.queue_type", '"stream"'),

@@ -100,6 +100,19 @@ def test_receipts_are_kept_for_an_hour_at_least() -> None:
     assert refused_key(tables='[receipts]\nretention = "59m"') == "receipts.retention"
 
 
+@pytest.mark.parametrize("table", ["receipts]\nretention", "retention]\nterminal"])
+def test_what_has_ended_is_remembered_for_longer_than_a_copy_can_be_parked(table: str) -> None:
+    steps = 'pacing = ["0s", "1d"]'
+    key = table.replace("]\n", ".")
+    needed = 2 * (86_400 + 180 + 30)
+    assert fleet(consumer=steps, tables=f"[{table} = {needed}").consumers
+    with pytest.raises(ConfigError, match=r"consumers\.invoices\.pacing has a step of 1d.* at least 2887m") as caught:
+        fleet(consumer=steps, tables=f"[{table} = {needed - 1}")
+    assert caught.value.key == key
+    assert refused_key(f"[consumers.invoices.types.a]\n{steps}", f"[{table} = {needed - 1}") == key
+    assert refused_key(consumer='contention_step = "1d"', tables=f"[{table} = {needed - 1}") == key
+
+
 def test_a_pool_must_be_declared() -> None:
     with pytest.raises(ConfigError, match=r"no table \[pools.other\].*\(invoices\)") as caught:
         fleet(consumer='pool = "other"')

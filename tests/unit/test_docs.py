@@ -210,6 +210,7 @@ TABLES: dict[str, type[Settings]] = {
     "[http]": settings.HttpSettings,
     "[log]": settings.LogSettings,
     "[receipts]": settings.ReceiptSettings,
+    "[retention]": settings.RetentionSettings,
     "[members]": settings.MemberSettings,
 }
 TABLES_INSIDE = {"[database.housekeeping]"}

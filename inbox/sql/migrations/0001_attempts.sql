@@ -151,7 +151,7 @@ create table inbox.message (
 );
 
 create index message_open on inbox.message (consumer, due_at) where state in ('attempting', 'waiting');
-create index message_terminal on inbox.message (consumer, finished_at) where finished_at is not null;
+create index message_terminal on inbox.message (consumer, finished_at, key) where finished_at is not null;
 create index message_obliged on inbox.message (changed_at) where copy_needed or dead_letter_needed;
 
 -- One row per attempt on record; its claim_id fences every write about it.
@@ -218,7 +218,8 @@ create table inbox.exhaustion (
 );
 
 create index exhaustion_unacknowledged on inbox.exhaustion (consumer, exhausted_at, id) where acknowledged_at is null;
-create index exhaustion_acknowledged on inbox.exhaustion (acknowledged_at) where acknowledged_at is not null;
+create index exhaustion_acknowledged on inbox.exhaustion (consumer, acknowledged_at)
+ where acknowledged_at is not null;
 
 -- Hot path, first step: undo session locks that an earlier user of this session left, then try the key's lock for this
 -- transaction and note the answer where look() finds it. Called before the claim's savepoint, so that ROLLBACK TO

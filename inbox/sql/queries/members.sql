@@ -21,7 +21,8 @@ returning heartbeat_at;
 update inbox.member set stopped_at = inbox.clock() where id = $1 and stopped_at is null returning id;
 
 -- name: forget_members
--- Members that ended long ago and own no undecided attempt.
+-- Members that ended long ago and own no undecided attempt: such an attempt is the claim of its message.
 delete from inbox.member m
  where m.heartbeat_at < inbox.clock() - make_interval(secs => $1)
-   and not exists (select from inbox.attempt a where a.member_id = m.id and a.outcome = 'started');
+   and not exists (select from inbox.message o join inbox.attempt a on a.claim_id = o.claim_id
+                    where o.state = 'attempting' and o.due_at is null and a.member_id = m.id);
