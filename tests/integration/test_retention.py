@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -16,7 +17,11 @@ from inbox.states import State
 from pools import SessionSettings
 from tests.support.cleaning import DAY_S, clean, cleaner, let_pass, never_waited, partitions, tables
 from tests.support.databases import Database
+from tests.support.eventually import eventually
 from tests.support.inboxes import Handler, StartProcess, ended, message, standing
+from tests.support.process import StartFleet
+from tests.support.service import Service
+from tests.support.vhosts import Vhost
 
 # Receipts.
 
@@ -334,3 +339,33 @@ async def test_processes_that_ended_long_ago_are_forgotten(process: StartProcess
     await database.execute("update inbox.member set heartbeat_at = inbox.clock() where id = $1", one.member.id)
     assert (await clean(one))["member"] == 1
     assert [row["id"] for row in await database.fetch("select id from inbox.member")] == [one.member.id]
+
+
+# A process.
+
+
+async def test_a_process_removes_what_is_past_its_time_and_counts_it(
+    tmp_path: Path, database: Database, vhost: Vhost, fleet: StartFleet
+) -> None:
+    service = Service(tmp_path, database, vhost, fleet, tables={"retention": {"every": "200ms"}})
+    await service.prepare()
+    await service.publish("past", "recent", reject="no")
+    one, other = await service.start(), await service.start()
+    await service.settled()
+    await served(database)
+    await database.execute(
+        "update inbox.message set finished_at = finished_at - interval '91 days' where message_id = 'past'"
+    )
+
+    async def removed() -> bool:
+        return await database.fetchval("select array_agg(message_id) from inbox.message") == ["recent"]
+
+    await eventually(removed, what="the removal of a message past its time")
+
+    async def is_counted() -> bool:
+        pages = [(await process.get("/metrics"))[1] for process in (one, other)]
+        return sum('inbox_removed_total{what="message"} 1.0' in page for page in pages) == 1
+
+    await eventually(is_counted, what="one process that counts it")
+    await service.stopped(one, other)
+    await service.at_rest()
