@@ -9,16 +9,15 @@ needs ends the process, by name. Stop, on SIGTERM or SIGINT: the reverse, each s
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 
 import structlog
 
 from consumers.background import background
 from consumers.config import FleetConfig
+from consumers.duties import FleetDuties
 from consumers.errors import BrokerUnavailable, ChannelLost, DatabaseUnavailable
 from consumers.exhaustion_count import count_exhaustions
 from consumers.health import Health
@@ -28,6 +27,7 @@ from consumers.plan import FleetPlan, plan
 from consumers.publisher import Publisher
 from consumers.sizing import HOUSEKEEPING, pool_specs
 from consumers.startup import register_member, verify_broker, verify_database
+from consumers.stopping import Signals, StoppedEarly
 from consumers.stored import envelope_of
 from consumers.telemetry import Telemetry
 from consumers.topology import topologies
@@ -35,11 +35,9 @@ from consumers.worker import Worker
 from inbox import (
     Backoff,
     Bound,
-    Cleaner,
     Company,
     Debts,
     Deliverer,
-    Horizons,
     Inbox,
     Member,
     build,
@@ -47,30 +45,11 @@ from inbox import (
     keep_partitions,
     migrations,
 )
-from inbox.duties import Duty
 from pools import Pool, Pools
 
 log = structlog.get_logger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Signals:
-    """What the platform asked for: to stop, and then to hurry."""
-
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
-    hurry: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def received(self, name: str) -> None:
-        """Take one signal: the first one stops, the second one hurries."""
-        log.info("process.signal", signal=name, hurry=self.stop.is_set())
-        (self.hurry if self.stop.is_set() else self.stop).set()
-
-
 _LEAST_S = 0.1
-
-
-class _StoppedEarly(Exception):
-    """The process was told to stop before it had started."""
 
 
 async def run(config: FleetConfig) -> int:
@@ -89,19 +68,15 @@ async def run(config: FleetConfig) -> int:
     planned = plan(config)
     topologies(planned)  # refuses by name what would lose messages, before anything is opened
     signals = Signals()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signals.received, number.name)
     telemetry = Telemetry.create(config.service.name, build(), schema=migrations()[-1].number)
     telemetry.watch_log(lambda: output.lost)
     try:
-        await _Process(planned, signals, telemetry).run()
-    except* _StoppedEarly:
+        with signals.caught():
+            await _Process(planned, signals, telemetry).run()
+    except* StoppedEarly:
         log.info("process.stopped", started=False)
     finally:
         telemetry.close()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
     return 0
 
 
@@ -166,7 +141,7 @@ class _Process:
                 ("publisher", publisher.run()),
                 ("exhaustions", count_exhaustions(plan, housekeeping, self._telemetry)),
                 ("bounds", count_open(housekeeping, bounds.values())),
-                ("retention", self._clean(housekeeping, member)),
+                *FleetDuties(config=config, pool=housekeeping, member=member, telemetry=self._telemetry).work(),
             ):
                 self._health.task(name, start(name, work))
             company = Company()
@@ -176,7 +151,7 @@ class _Process:
                 opening = consumer.consumer.open(
                     start_timeout_s=config.service.start_timeout_s, stop_timeout_s=config.drain.close_timeout_s
                 )
-                async with self._unless_stopped():
+                async with self._signals.unless_stopped():
                     resources = await lifespans.enter_async_context(opening)
                 inbox = Inbox(
                     pool=pool,
@@ -221,31 +196,6 @@ class _Process:
             self._telemetry.watch_open(name, bounds[name])
         return bounds
 
-    async def _clean(self, pool: Pool, member: Member) -> None:
-        """Remove what is past its time whenever this process has that duty, until cancelled."""
-        config = self._config
-        cleaner = Cleaner(
-            pool,
-            service=config.service.name,
-            consumers=[consumer.key_name for consumer in config.consumers.values()],
-            horizons=Horizons(
-                receipts_s=config.receipts.retention_s,
-                messages_s=config.retention.terminal_s,
-                exhaustions_s=config.retention.exhaustions_s,
-                history_s=config.retention.history_s,
-                replays_s=config.retention.replays_s,
-            ),
-            removed=self._telemetry.removed,
-        )
-        duty = Duty(
-            pool=pool,
-            service=config.service.name,
-            name="clean",
-            member_id=member.id,
-            every_s=config.retention.every_s,
-        )
-        await duty.run(cleaner.round)
-
     @asynccontextmanager
     async def _lifespans(self) -> AsyncIterator[AsyncExitStack]:
         """Where lifespans are opened; they close together within what is left for closing."""
@@ -280,10 +230,10 @@ class _Process:
     async def _reached(self, step: Callable[[], Awaitable[object]]) -> None:
         """Take a step that needs a server, again and again with growing pauses until the server answers.
 
-        :raises _StoppedEarly: the process was told to stop meanwhile.
+        :raises StoppedEarly: the process was told to stop meanwhile.
         """
         pauses = Backoff(first_s=0.25, longest_s=10.0)
-        async with self._unless_stopped():
+        async with self._signals.unless_stopped():
             while True:
                 try:
                     await step()
@@ -293,24 +243,3 @@ class _Process:
                     await asyncio.sleep(pauses.next_s())
                 else:
                     return
-
-    @asynccontextmanager
-    async def _unless_stopped(self) -> AsyncIterator[None]:
-        """Let the stop end at once what is begun inside.
-
-        :raises _StoppedEarly: it did.
-        """
-        stop = self._signals.stop
-        try:
-            async with asyncio.timeout(None) as bound, background() as start:
-                start("stop", _expire(bound, stop))
-                yield
-        except* TimeoutError as late:
-            if not stop.is_set():
-                raise
-            raise _StoppedEarly from late
-
-
-async def _expire(bound: asyncio.Timeout, stop: asyncio.Event) -> None:
-    await stop.wait()
-    bound.reschedule(asyncio.get_running_loop().time())
