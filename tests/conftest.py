@@ -18,9 +18,10 @@ import pytest
 import pytest_asyncio
 
 from servers import PostgresServer, RabbitServer
+from servers.relay import Relay
 from tests.support.databases import Database, Databases, drop_templates, servers_with_template
 from tests.support.process import FleetProcess, StartFleet, start_fleet
-from tests.support.relay import Relay, RelayBefore
+from tests.support.relay import RelayBefore
 from tests.support.servers import Run, heal_broker, heal_postgres
 from tests.support.service import Service
 from tests.support.vhosts import Vhost, vhost_on

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from servers.relay import Direction, Relay
 from tests.support.databases import Database
 from tests.support.eventually import eventually
 from tests.support.process import FleetProcess, StartFleet
-from tests.support.relay import Direction, Relay, RelayBefore
+from tests.support.relay import RelayBefore
 from tests.support.service import Service
 from tests.support.vhosts import Vhost
 from tests.support.wire import STAMP_ANSWERED, STAMP_SENT

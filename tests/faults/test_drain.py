@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from servers import PostgresServer, RabbitServer
-from tests.support.addresses import with_address
+from servers.addresses import with_address
 from tests.support.databases import Database
 from tests.support.eventually import eventually
 from tests.support.outcomes import not_ready, nothing_charged, outcomes

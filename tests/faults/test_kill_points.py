@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from inbox.points import POINTS
+from servers.relay import Direction
 from tests.support.databases import Database
 from tests.support.eventually import eventually
 from tests.support.process import StartFleet
-from tests.support.relay import Direction, RelayBefore
+from tests.support.relay import RelayBefore
 from tests.support.service import Service
 from tests.support.vhosts import Vhost
 from tests.support.wire import STAMP_ANSWERED, STAMP_SENT

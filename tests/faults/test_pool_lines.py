@@ -13,10 +13,11 @@ import asyncpg
 import pytest
 
 from pools import SESSION_RESET, Pool
+from servers.relay import Direction
 from tests.support.databases import Database
 from tests.support.eventually import eventually
 from tests.support.pools import at_rest, open_pool, session
-from tests.support.relay import Direction, RelayBefore
+from tests.support.relay import RelayBefore
 
 SIZE = 4
 IMPATIENT = 2000

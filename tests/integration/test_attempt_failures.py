@@ -17,6 +17,7 @@ from inbox.outcomes import (
 )
 from inbox.states import State
 from pools import SessionSettings
+from servers.relay import Direction
 from tests.support.databases import Database
 from tests.support.inboxes import (
     HOT_AND_COUNTED,
@@ -29,7 +30,7 @@ from tests.support.inboxes import (
     message,
     standing,
 )
-from tests.support.relay import Direction, RelayBefore
+from tests.support.relay import RelayBefore
 
 PACED = Policy(max_attempts=3, max_aborts=5, pacing_s=(5.0, 60.0), handler_timeout_s=10.0)
 

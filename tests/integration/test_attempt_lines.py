@@ -13,6 +13,7 @@ from inbox.outcomes import (
     Unavailable,
     Unknown,
 )
+from servers.relay import Direction
 from tests.support.databases import Database
 from tests.support.inboxes import (
     HOT_AND_COUNTED,
@@ -24,7 +25,7 @@ from tests.support.inboxes import (
     processed_in_the_end,
     standing,
 )
-from tests.support.relay import Direction, RelayBefore
+from tests.support.relay import RelayBefore
 
 
 async def test_a_first_delivery_whose_session_dies_leaves_nothing_and_charges_nobody(

@@ -26,12 +26,13 @@ from inbox.tries import (
     Unavailable,
     Unknown,
 )
+from servers.relay import Direction
 from tests.support.databases import Database
 from tests.support.eventually import eventually
 from tests.support.exhaustions import ONCE, exhausted_record, exhausted_records
 from tests.support.inboxes import NO_PAUSE, Handler, Process, StartProcess, ended, message
 from tests.support.ledger import INSERT, effects
-from tests.support.relay import Direction, RelayBefore
+from tests.support.relay import RelayBefore
 
 Step = Callable[[ExhaustionRecord, Tx], Awaitable[None]]
 THREE = NO_PAUSE

@@ -28,9 +28,10 @@ from inbox import (
 from inbox.migrate import Migration
 from inbox.queries import _all as all_queries
 from inbox.server_checks import check_server as check
+from servers.relay import Direction
 from tests.support.databases import Database
 from tests.support.eventually import eventually
-from tests.support.relay import Direction, RelayBefore
+from tests.support.relay import RelayBefore
 from tests.support.servers import Run
 
 KNOWN = migrations()

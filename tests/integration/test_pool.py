@@ -18,10 +18,11 @@ from pools import (
     detect_transaction_pooler,
     work,
 )
+from servers.relay import Direction
 from tests.support.databases import Database
 from tests.support.eventually import eventually
 from tests.support.pools import at_rest, open_pool, session
-from tests.support.relay import Direction, RelayBefore
+from tests.support.relay import RelayBefore
 
 TERMINATE = b"X\x00\x00\x00\x04"
 """The message by which a client says farewell."""

@@ -9,9 +9,10 @@ import pytest
 
 from consumers.errors import HeadersTooLarge, PublishError, PublishRefused, PublishReturned, PublishUnconfirmed
 from consumers.publisher import Publisher
+from servers.relay import Direction
 from tests.support.eventually import eventually
 from tests.support.property_lists import listing, text
-from tests.support.relay import Direction, RelayBefore
+from tests.support.relay import RelayBefore
 from tests.support.subscribing import publishing, running
 from tests.support.vhosts import Vhost
 

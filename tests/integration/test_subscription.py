@@ -15,9 +15,10 @@ from consumers.errors import SettledTwice
 from consumers.subscription import Subscription
 from consumers.subscription_state import SubscriptionState
 from servers import RabbitServer
+from servers.relay import Direction
 from tests.support.eventually import eventually
 from tests.support.property_lists import listing, moment
-from tests.support.relay import Direction, RelayBefore
+from tests.support.relay import RelayBefore
 from tests.support.subscribing import (
     Deliveries,
     ack,

@@ -12,6 +12,7 @@ import pytest
 from inbox import Attempt, Tx, TxBroken, TxDead
 from inbox.claiming import DRIVER_ERRORS
 from inbox.outcomes import Processed, Unknown, Waiting
+from servers.relay import Direction
 from tests.support.databases import Database
 from tests.support.inboxes import (
     PROCESSED,
@@ -25,7 +26,7 @@ from tests.support.inboxes import (
     standing,
 )
 from tests.support.ledger import INSERT
-from tests.support.relay import Direction, RelayBefore
+from tests.support.relay import RelayBefore
 
 # Use after the attempt.
 

@@ -12,6 +12,7 @@ import pytest
 
 from inbox import Attempt, Policy, Tx, TxDead, running
 from inbox.outcomes import Processed, Stopped, Waiting
+from servers.relay import Direction, Rule
 from tests.support.databases import Database
 from tests.support.eventually import eventually
 from tests.support.inboxes import (
@@ -26,7 +27,7 @@ from tests.support.inboxes import (
     standing,
 )
 from tests.support.ledger import INSERT
-from tests.support.relay import Direction, RelayBefore, Rule
+from tests.support.relay import RelayBefore
 
 BRIEF = Policy(max_attempts=3, max_aborts=5, pacing_s=(0.0,), handler_timeout_s=0.2)
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.addresses import address_of, with_address
+from servers.addresses import address_of, with_address
+from servers.relay import Direction, Relay
 from tests.support.eventually import eventually
-from tests.support.relay import Direction, Relay
 
 
 class Echo:
