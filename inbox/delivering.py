@@ -10,8 +10,7 @@ finds begun by itself has lost its session, since it tries one record of a consu
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
@@ -26,30 +25,27 @@ from inbox.claiming import (
     CommitUnknown,
     StatementFailed,
     describe,
-    send_commit,
-    simple,
 )
 from inbox.company import Company
 from inbox.envelope import Attempt, Envelope, ExhaustionRecord, Message
 from inbox.errors import ExhaustionLost
 from inbox.exhaustions import BEFORE_ALL
-from inbox.faults import AttemptLostError, Fault, in_machine
+from inbox.faults import Fault, in_machine
 from inbox.judging import OF_THE_TRANSACTION, Failure, broken, judge, refused
-from inbox.outcomes import Reject
 from inbox.points import reach
 from inbox.policy import Policy
 from inbox.queries import query
 from inbox.running import Returned, Runner
-from inbox.safe_text import error_class, error_text, safe
+from inbox.safe_text import error_class
 from inbox.states import AttemptOutcome
 from inbox.tries import Aborted, Acknowledged, Due, Failed, Lost, Skipped, Stuck, TryOutcome, Unavailable, Unknown
+from inbox.try_session import Try, record_of
 from inbox.tx import Tx
-from pools import Checkout, Pool, PoolError, work
+from pools import Pool, PoolError, work
 
 _DUE = query("due_exhaustions")
 _BEGIN = query("begin_try")
 _CLAIM = query("claim_exhaustion")
-_END = query("end_try")
 
 Handle: TypeAlias = Callable[[ExhaustionRecord, Tx], Awaitable[None]]
 """What is called for a record."""
@@ -58,48 +54,6 @@ Handle: TypeAlias = Callable[[ExhaustionRecord, Tx], Awaitable[None]]
 @dataclass(frozen=True, slots=True)
 class _Suspect:
     """Its last try died: come again alone."""
-
-
-@dataclass(slots=True)
-class _Try:
-    """One try of one record, on one session."""
-
-    due: Due
-    policy: Policy
-    checkout: Checkout
-    id: UUID
-
-    @property
-    def closed(self) -> bool:
-        return self.checkout.connection.is_closed()
-
-    async def fetchrow(self, sql: str, *arguments: object) -> asyncpg.Record | None:
-        """Run a statement of ours. Raises ExhaustionLost, StatementFailed."""
-        try:
-            row: asyncpg.Record | None = await self.checkout.connection.fetchrow(
-                sql, *arguments, timeout=STATEMENT_TIMEOUT_S
-            )
-        except AttemptLostError as error:
-            raise self.lost() from error
-        except DRIVER_ERRORS as error:
-            raise StatementFailed(in_machine(error, closed=self.closed), error) from error
-        return row
-
-    async def call(self, sql: str) -> None:
-        """Run a simple-protocol call of ours. Raises StatementFailed."""
-        await simple(self.checkout.connection, sql)
-
-    async def commit(self, sql: str) -> None:
-        """Send a call that ends with COMMIT. Raises ExhaustionLost, StatementFailed, CommitUnknown."""
-        try:
-            await send_commit(
-                self.checkout.connection, sql, sent="exhausted.commit_sent", answered="exhausted.commit_answered"
-            )
-        except AttemptLostError as error:
-            raise self.lost() from error
-
-    def lost(self) -> ExhaustionLost:
-        return ExhaustionLost(record_id=self.due.id, try_id=self.id)
 
 
 class Deliverer:
@@ -160,8 +114,8 @@ class Deliverer:
             checkout = await self._pool.checkout()
         except (*DRIVER_ERRORS, PoolError) as error:
             return Unavailable(describe(error))
-        one = _Try(due, policy, checkout, uuid_utils.compat.uuid7())
-        async with _supervised(one):
+        one = Try(due, policy, checkout, uuid_utils.compat.uuid7())
+        async with one.supervised():
             try:
                 return await self._begun(one, handle, alone=alone)
             except ExhaustionLost:
@@ -176,7 +130,7 @@ class Deliverer:
                 checkout.terminate()
                 return Unavailable(str(error)) if error.fault is Fault.PAUSE else Unknown(str(error))
 
-    async def _begun(self, one: _Try, handle: Handle, *, alone: bool) -> TryOutcome | _Suspect:
+    async def _begun(self, one: Try, handle: Handle, *, alone: bool) -> TryOutcome | _Suspect:
         policy = one.policy
         row = await one.fetchrow(
             _BEGIN,
@@ -204,14 +158,14 @@ class Deliverer:
         await one.checkout.release()
         return step
 
-    async def _run(self, one: _Try, handle: Handle) -> TryOutcome:
+    async def _run(self, one: Try, handle: Handle) -> TryOutcome:
         await one.call(statements.BEGIN)
         row = await one.fetchrow(_CLAIM, one.due.id, one.due.key, one.due.generation, one.id)
         if row is None:
             raise one.lost()
         await one.call(statements.savepoint(one.id))
         reach("exhausted.claimed")
-        record = _record(row, self._read)
+        record = record_of(row, self._read)
         tx = Tx(one.checkout.connection)
 
         async def call(_: Attempt, tx: Tx) -> None:
@@ -234,7 +188,7 @@ class Deliverer:
         # A session that forgot its statements is alive but of no use any more.
         return await self._failed(one, failure, at_rest=at_rest and failure.fault is not Fault.SESSION_LOST)
 
-    async def _acknowledged(self, one: _Try, tx: Tx, record: ExhaustionRecord) -> Acknowledged | Failure:
+    async def _acknowledged(self, one: Try, tx: Tx, record: ExhaustionRecord) -> Acknowledged | Failure:
         """Commit effects and acknowledgement together, or say why that cannot be."""
         if tx.broken is not None:
             return broken(tx)
@@ -245,7 +199,7 @@ class Deliverer:
         await one.checkout.release()
         return Acknowledged(record.tries)
 
-    async def _refused(self, one: _Try, tx: Tx, refusal: StatementFailed) -> Failure:
+    async def _refused(self, one: Try, tx: Tx, refusal: StatementFailed) -> Failure:
         """Find out whether the acknowledgement would be refused without the handler's effects too, and judge."""
         alone: StatementFailed | None = None
         if getattr(refusal.error, "sqlstate", "") not in OF_THE_TRANSACTION:
@@ -260,7 +214,7 @@ class Deliverer:
             raise refusal
         return verdict
 
-    async def _failed(self, one: _Try, failure: Failure, *, at_rest: bool) -> TryOutcome:
+    async def _failed(self, one: Try, failure: Failure, *, at_rest: bool) -> TryOutcome:
         """Undo the effects and record how the try ended: under the record's lock where the savepoint can be reached,
         else on another session, when the lost one has let the record go."""
         if at_rest:
@@ -269,7 +223,7 @@ class Deliverer:
             except StatementFailed:
                 at_rest = False
         if at_rest:
-            row = await self._end(one, failure)
+            row = await one.end(failure)
             await one.commit(statements.COMMIT)
             await one.checkout.release()
         else:
@@ -284,91 +238,19 @@ class Deliverer:
             return Aborted(row["delay_s"], name)
         return Failed(row["tries"], row["delay_s"], name)
 
-    async def _ended_elsewhere(self, one: _Try, failure: Failure) -> asyncpg.Record:
+    async def _ended_elsewhere(self, one: Try, failure: Failure) -> asyncpg.Record:
         # The statement waits for the record as long as a lock may be waited for, which is longer than the server takes
         # to see that a client has gone. If that fails, the next look at the record finds this try without an end.
         try:
             checkout = await self._pool.checkout()
         except DRIVER_ERRORS as error:
             raise StatementFailed(in_machine(error, closed=False), error) from error
-        other = _Try(one.due, one.policy, checkout, one.id)
-        async with _supervised(other):
+        other = Try(one.due, one.policy, checkout, one.id)
+        async with other.supervised():
             try:
-                row = await self._end(other, failure)
+                row = await other.end(failure)
             except BaseException:
                 checkout.terminate()
                 raise
             await checkout.release()
             return row
-
-    async def _end(self, one: _Try, failure: Failure) -> asyncpg.Record:
-        match failure.outcome:
-            case AttemptOutcome.REJECTED:
-                outcome = "rejected"
-            case AttemptOutcome.ABORTED:
-                outcome = "aborted"
-            case _:
-                outcome = "failed"
-        policy = one.policy
-        row = await one.fetchrow(
-            _END,
-            one.due.id,
-            one.due.key,
-            one.due.generation,
-            one.id,
-            outcome,
-            _said(failure),
-            failure.after_s,
-            policy.max_attempts,
-            policy.max_aborts,
-            list(policy.pacing_s if failure.pacing_s is None else failure.pacing_s),
-        )
-        assert row is not None  # the function returns one row or raises
-        return row
-
-
-@asynccontextmanager
-async def _supervised(one: _Try) -> AsyncIterator[None]:
-    try:
-        yield
-    except BaseException:
-        # Cancelled, or a bug: the session goes, and its transaction with it.
-        one.checkout.terminate()
-        raise
-
-
-def _record(row: asyncpg.Record, read: Callable[[Message, Attempt], Envelope]) -> ExhaustionRecord:
-    message = Message(
-        key=row["key"],
-        consumer=row["consumer"],
-        source=row["source"],
-        message_id=row["message_id"],
-        type=row["type"],
-        body=row["body"],
-        properties=row["properties"],
-        exchange=row["exchange"],
-        routing_key=row["routing_key"],
-        traceparent=row["traceparent"],
-    )
-    return ExhaustionRecord(
-        id=row["id"],
-        key=row["key"],
-        generation=row["generation"],
-        number=row["number"],
-        claim_id=row["claim_id"],
-        consumer=row["consumer"],
-        reason=row["reason"],
-        error_class=row["error_class"],
-        error_text=row["error_text"],
-        exhausted_at=row["exhausted_at"],
-        tries=row["tries"],
-        envelope=read(message, Attempt(row["number"], row["generation"], row["claim_id"])),
-    )
-
-
-def _said(failure: Failure) -> str:
-    if failure.error is None:
-        return "the process was stopping"
-    if isinstance(failure.error, Reject):
-        return safe(f"rejected: {failure.reason}")
-    return safe(f"{error_class(failure.error)}: {error_text(failure.error)}")
