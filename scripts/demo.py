@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from deadlines import RunFailed
 from demo_parts.brokers import MANAGEMENT_VARIABLE
-from demo_parts.deadlines import DemoFailed
 from demo_parts.figures import Figures, complaints
 from demo_parts.fleet import Fleet
 from demo_parts.place import Place
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     except asyncio.CancelledError:
         screen.wrong("interrupted; nothing was counted")
         return 130
-    except (DemoFailed, ServerError) as error:
+    except (RunFailed, ServerError) as error:
         screen.wrong(str(error))
         return 1
 
@@ -93,7 +93,7 @@ async def _said(place: Place, screen: Screen, options: argparse.Namespace) -> bo
     passed = False
     try:
         passed = await _passes(place, screen, options)
-    except* (DemoFailed, ServerError) as failures:
+    except* (RunFailed, ServerError) as failures:
         for failure in _leaves(failures):
             screen.wrong(str(failure))
     return passed

@@ -20,7 +20,7 @@ import pika  # type: ignore[import-untyped]
 from pika.adapters.utils.connection_workflow import AMQPConnectorException  # type: ignore[import-untyped]
 from pika.exceptions import AMQPConnectionError, AMQPError, ChannelClosedByBroker  # type: ignore[import-untyped]
 
-from demo_parts.deadlines import DemoFailed
+from deadlines import RunFailed
 from servers import RabbitServer
 
 MANAGEMENT_VARIABLE = "RABBITMQ_MANAGEMENT_URL"
@@ -44,7 +44,7 @@ class DemoBroker(Protocol):
     counts_all: bool
 
     def prepare(self) -> None:
-        """Make what queues need, and find out whether the broker answers. Raises DemoFailed."""
+        """Make what queues need, and find out whether the broker answers. Raises RunFailed."""
 
     def messages(self, queues: list[str]) -> dict[str, int]:
         """Return how many messages each queue holds."""
@@ -76,7 +76,7 @@ class PrivateBroker:
         """Return how many messages each queue of the virtual host holds; `queues` must be among them."""
         found = {name: counts.total for name, counts in self._server.list_queues(self._vhost).items()}
         if missing := sorted(set(queues) - found.keys()):
-            raise DemoFailed(f"the broker has no queue {', '.join(missing)}")
+            raise RunFailed(f"the broker has no queue {', '.join(missing)}")
         return found
 
     def consumers(self, queue: str) -> int:
@@ -177,7 +177,7 @@ class GivenBroker:
             connection = pika.BlockingConnection(parameters)
         except (OSError, AMQPConnectionError, AMQPConnectorException) as error:
             where = f"{parameters.host}:{parameters.port}"
-            raise DemoFailed(f"RabbitMQ at {where}: {type(error).__name__}: {str(error) or 'no answer'}") from error
+            raise RunFailed(f"RabbitMQ at {where}: {type(error).__name__}: {str(error) or 'no answer'}") from error
         try:
             yield connection.channel()
         finally:

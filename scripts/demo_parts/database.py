@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from demo_parts.deadlines import DemoFailed
+from deadlines import RunFailed
 
 _CONNECT_S = 10.0
 _ANSWER_S = 15.0
@@ -35,7 +35,7 @@ class DemoDatabase:
         self._turn = asyncio.Lock()  # a connection answers one question at a time
 
     async def create(self, schema: str) -> None:
-        """Create the database with the service's tables, from SQL text. Raises DemoFailed."""
+        """Create the database with the service's tables, from SQL text. Raises RunFailed."""
         try:
             await self._administer(f'create database "{self.name}"')
             self._connection = await asyncpg.connect(
@@ -43,13 +43,13 @@ class DemoDatabase:
             )
             await self._connection.execute(schema)
         except asyncpg.InsufficientPrivilegeError as error:
-            raise DemoFailed(
+            raise RunFailed(
                 f"PostgreSQL: {error}. The demo makes a database of its own, so that it touches nothing of yours: "
                 "`alter role … createdb`, or unset DATABASE_URL for a private server"
             ) from error
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             where = urlsplit(self.url).hostname or "its unix socket"
-            raise DemoFailed(f"PostgreSQL at {where}: {type(error).__name__}: {error}") from error
+            raise RunFailed(f"PostgreSQL at {where}: {type(error).__name__}: {error}") from error
 
     async def effects(self) -> Counter[str]:
         """Return how many effects each order has."""
@@ -70,7 +70,7 @@ class DemoDatabase:
         return sum(row["ended"] for row in ended)
 
     async def drop(self) -> None:
-        """Drop the database with all sessions in it. Does nothing if it was not created. Raises DemoFailed."""
+        """Drop the database with all sessions in it. Does nothing if it was not created. Raises RunFailed."""
         if not self._may_exist:
             return
         if self._connection is not None:
@@ -78,7 +78,7 @@ class DemoDatabase:
         try:
             await self._administer(f'drop database if exists "{self.name}" with (force)')
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise DemoFailed(f"the database {self.name} is left behind: {type(error).__name__}: {error}") from error
+            raise RunFailed(f"the database {self.name} is left behind: {type(error).__name__}: {error}") from error
 
     async def _ask(self, query: str, *arguments: object) -> list[asyncpg.Record]:
         assert self._connection is not None, "the database is created first"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
-from demo_parts.deadlines import DemoFailed
+from deadlines import RunFailed
 from demo_parts.witness import WITNESS_VARIABLE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ class FleetProcess:
         self._meant_to_end = False
 
     async def run(self) -> None:
-        """Start it and return when it has ended as it was told to. Raises DemoFailed if it ends by itself."""
+        """Start it and return when it has ended as it was told to. Raises RunFailed if it ends by itself."""
         self._meant_to_end = False
         with self.log.open("ab") as output:
             # A session of its own: Ctrl-C in the terminal is for the demo, which then stops it in order.
@@ -55,7 +55,7 @@ class FleetProcess:
             )
         code = await self._process.wait()
         if not self._meant_to_end:
-            raise DemoFailed(
+            raise RunFailed(
                 f"{self.name} ended by itself with exit code {code}; its log ends with:\n{self.last_lines()}"
             )
 
@@ -78,7 +78,7 @@ class FleetProcess:
             await self._process.wait()
 
     async def stop(self, *, deadline_s: float) -> int:
-        """SIGTERM it and return its exit code. Raises DemoFailed if it takes longer than `deadline_s` seconds."""
+        """SIGTERM it and return its exit code. Raises RunFailed if it takes longer than `deadline_s` seconds."""
         assert self._process is not None, "it was started"
         self._meant_to_end = True
         self._send(signal.SIGTERM)
@@ -86,7 +86,7 @@ class FleetProcess:
             async with asyncio.timeout(deadline_s):
                 return await self._process.wait()
         except TimeoutError:
-            raise DemoFailed(
+            raise RunFailed(
                 f"waited {deadline_s:g} s in vain for {self.name} to stop after SIGTERM; its log ends with:\n"
                 f"{self.last_lines()}"
             ) from None
@@ -128,16 +128,16 @@ class Fleet:
         ]
 
     async def migrate(self) -> None:
-        """Bring the inbox schema into the database. Raises DemoFailed."""
+        """Bring the inbox schema into the database. Raises RunFailed."""
         await self._carry_out("migrate")
 
     async def queues(self) -> list[str]:
-        """Return the names of all queues that the fleet is going to need. Raises DemoFailed."""
+        """Return the names of all queues that the fleet is going to need. Raises RunFailed."""
         shown = json.loads(await self._carry_out("topology", "show", "--output", "json"))
         return [queue["name"] for consumer in shown["consumers"] for queue in consumer["queues"]]
 
     async def apply_topology(self) -> None:
-        """Declare them. Raises DemoFailed."""
+        """Declare them. Raises RunFailed."""
         await self._carry_out("topology", "apply")
 
     async def _carry_out(self, *command: str) -> str:
@@ -151,11 +151,11 @@ class Fleet:
             async with asyncio.timeout(_COMMAND_S):
                 output, errors = await process.communicate()
         except TimeoutError:
-            raise DemoFailed(f"waited {_COMMAND_S:g} s in vain for `{said}`") from None
+            raise RunFailed(f"waited {_COMMAND_S:g} s in vain for `{said}`") from None
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode != 0:
-            raise DemoFailed(f"`{said}` ended with exit code {process.returncode}:\n{errors.decode(errors='replace')}")
+            raise RunFailed(f"`{said}` ended with exit code {process.returncode}:\n{errors.decode(errors='replace')}")
         return output.decode()

@@ -57,7 +57,7 @@ class Place:
         )
 
     async def clear(self, *, keep_directory: bool) -> None:
-        """Delete what the run made. Raises DemoFailed or ServerError if something is left behind."""
+        """Delete what the run made. Raises RunFailed or ServerError if something is left behind."""
         if not keep_directory:
             shutil.rmtree(self.directory, ignore_errors=True)
         try:

@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from deadlines import RunFailed, until
 from demo_parts.brokers import DemoBroker, FaultLeftOut
 from demo_parts.database import DemoDatabase
-from demo_parts.deadlines import DemoFailed, until
 from demo_parts.fleet import Fleet, FleetProcess
 from demo_parts.screen import Screen
 from demo_parts.shop_process import Shop
@@ -56,7 +56,7 @@ class Scenario:
         self._done = 0
 
     async def play(self) -> Ending:
-        """Play it to the end. Raises DemoFailed, alone or in a group."""
+        """Play it to the end. Raises RunFailed, alone or in a group."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(self._watch())
@@ -108,7 +108,7 @@ class Scenario:
 
     def _must_have_struck(self, number: int, what: str) -> None:
         if not number:
-            raise DemoFailed(f"a fault struck nothing: the fleet had no {what} at that moment")
+            raise RunFailed(f"a fault struck nothing: the fleet had no {what} at that moment")
 
     async def _work_is_done(self) -> str | None:
         """Wait until no message is left to be worked on; return what is wrong if that does not come."""
@@ -136,7 +136,7 @@ class Scenario:
                 moving=lambda: (self._done, left),
                 what=lambda: f"empty queues: they hold {_shown(left)}{self._last_words()}",
             )
-        except DemoFailed as failure:
+        except RunFailed as failure:
             return str(failure)
         return None
 

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from demo_parts.deadlines import DemoFailed
+from deadlines import RunFailed
 from demo_parts.order_book import order_book, publishes
 
 _SCRIPTS = Path(__file__).resolve().parents[1]
@@ -41,7 +41,7 @@ class Shop:
         return {step.order.id for step in self.steps[: self._done]}
 
     async def work_until(self, share: float) -> None:
-        """Publish on until this share of the book is published. Raises DemoFailed."""
+        """Publish on until this share of the book is published. Raises RunFailed."""
         last = round(share * len(self.steps))
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "demo_parts.shop", *self._arguments, "--first", str(self._done), "--last", str(last),
@@ -59,7 +59,7 @@ class Shop:
                 errors = (await process.stderr.read()).decode(errors="replace").strip()
                 code = await process.wait()
         except TimeoutError:
-            raise DemoFailed(
+            raise RunFailed(
                 f"waited {_SILENCE_S:g} s in vain for the shop to publish: {self._done} of {last} steps are done"
             ) from None
         finally:
@@ -67,4 +67,4 @@ class Shop:
                 process.kill()
                 await process.wait()
         if code != 0:
-            raise DemoFailed(f"the shop gave up after {self._done} of {last} steps: {errors}")
+            raise RunFailed(f"the shop gave up after {self._done} of {last} steps: {errors}")

@@ -15,7 +15,7 @@ import inbox
 from consumers.codec import Decoded, decode
 from consumers.config import parse
 from consumers.plan import plan
-from demo_parts.deadlines import DemoFailed, until
+from deadlines import RunFailed, until
 from demo_parts.figures import Figures, complaints
 from demo_parts.order_book import Order, order_book, publishes
 from demo_parts.shop import binary, structured
@@ -162,7 +162,7 @@ def test_a_first_call_is_first_once_whoever_asks(tmp_path: Path) -> None:
 
 
 async def test_a_wait_ends_and_says_what_it_waited_for() -> None:
-    with pytest.raises(DemoFailed, match=r"waited 0\.02 s in vain for the moon"):
+    with pytest.raises(RunFailed, match=r"waited 0\.02 s in vain for the moon"):
         await until(lambda: False, within_s=0.02, every_s=0.001, what=lambda: "the moon")
 
 

@@ -1,4 +1,4 @@
-"""Waiting for facts: every wait of the demo has a deadline and says what it waited for."""
+"""Waiting for facts: every wait of a demo or a soak has a deadline and says what it waited for."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 
-class DemoFailed(Exception):
-    """The demo cannot go on; the message says why, and what to do where something can be done."""
+class RunFailed(Exception):
+    """A run cannot go on; the message says why, and what to do where something can be done."""
 
 
 async def until(
@@ -29,7 +29,7 @@ async def until(
         every_s: Seconds between two questions.
 
     Raises:
-        DemoFailed: It did not hold in time.
+        RunFailed: It did not hold in time.
     """
     deadline, seen = time.monotonic() + within_s, moving()
     while True:
@@ -39,5 +39,5 @@ async def until(
         if (now := moving()) != seen:
             deadline, seen = time.monotonic() + within_s, now
         elif time.monotonic() > deadline:
-            raise DemoFailed(f"waited {within_s:g} s in vain for {what()}")
+            raise RunFailed(f"waited {within_s:g} s in vain for {what()}")
         await asyncio.sleep(every_s)
