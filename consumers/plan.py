@@ -14,6 +14,7 @@ from consumers.config.checks import (
     check_memory,
     check_pacing,
     check_parking,
+    dead_letter_queue,
     parking_queue,
     refused,
 )
@@ -155,15 +156,16 @@ def _check_decorator(config: FleetConfig, settings: ConsumerSettings, handler: H
 
 
 def _check_queues(config: FleetConfig, consumers: Mapping[str, ConsumerPlan]) -> None:
-    parking = {
-        parking_queue(planned.settings.queue, step): planned.name
+    taken = {
+        parking_queue(planned.settings.queue, step): f"consumer {planned.name} parks messages in it"
         for planned in consumers.values()
         for step in planned.parking_steps_s
     }
     for planned in consumers.values():
+        if planned.settings.dead_letters:
+            taken[dead_letter_queue(planned.settings.queue)] = f"consumer {planned.name} puts its dead letters there"
+    for planned in consumers.values():
         queue = planned.settings.queue
-        if queue in parking:
-            problem = f"consumer {parking[queue]} parks messages in it"
-            raise refused(
-                config, f"consumers.{planned.name}.queue", f'"{queue}"', problem, "a queue that nobody parks in"
-            )
+        if queue in taken:
+            allowed = "a queue that is for this consumer's work alone"
+            raise refused(config, f"consumers.{planned.name}.queue", f'"{queue}"', taken[queue], allowed)

@@ -67,7 +67,7 @@ async def register_member(member: Member, pool: Pool, url: Secret) -> None:
 
 
 async def verify_broker(plan: FleetPlan, url: Secret) -> None:
-    """Check that all queues, bindings and parking queues are there, as configured.
+    """Check that all queues and bindings are there, as configured.
 
     :raises BrokerUnavailable, ChannelLost: nobody answers, or we are not let in.
     :raises TopologyMismatch: names each difference.

@@ -57,7 +57,7 @@ class Worker:
         self._inbox = inbox
         self._pool = pool
         self._publisher = publisher
-        self._topology = topology_of(plan)
+        self._topology = topology_of(plan).for_attempts()
         self._drain_settings: DrainSettings = config.drain
         self._deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()
         settings = plan.settings

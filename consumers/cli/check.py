@@ -20,7 +20,7 @@ def check(ctx: click.Context, config_file: Path, output: str) -> None:
     """Look at configuration, handlers, database and broker; change nothing.
 
     Checks what a start would: that the URLs lead somewhere, the schema's version, settings that durability rests on,
-    what the role may do, the connection budget of all pools and processes, and every queue, binding and parking queue.
+    what the role may do, the connection budget of all pools and processes, and every queue and binding.
     The exit code is that of the gravest finding: 5 before 4.
 
     \b

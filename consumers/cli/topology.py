@@ -1,4 +1,4 @@
-"""`inbox-fleet topology`: the queues, bindings and parking queues that configuration and handlers ask for."""
+"""`inbox-fleet topology`: the queues and bindings that configuration and handlers ask for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def topology() -> None:
-    """Show, declare or verify queues, bindings and parking queues.
+    """Show, declare or verify queues and bindings: work queues, parking queues, dead-letter queues.
 
     A running fleet declares nothing: it verifies, and names what differs. Nothing here deletes or changes a queue.
     """
@@ -32,8 +32,8 @@ def topology() -> None:
 def show(config_file: Path, output: str) -> None:
     """Show what is needed, without asking a broker.
 
-    On RabbitMQ 4.0 and later the work queues are declared with x-delivery-limit = -1 besides, since these versions drop
-    a message after 20 requeues otherwise.
+    On RabbitMQ 4.0 and later work queues and dead-letter queues are declared with x-delivery-limit = -1 besides, since
+    these versions drop a message after 20 requeues otherwise.
 
     \b
     Example:  inbox-fleet topology show --output json

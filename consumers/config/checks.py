@@ -154,6 +154,11 @@ def parking_queue(queue: str, step_s: float) -> str:
     return f"{queue}.park.{written(step_s)}"
 
 
+def dead_letter_queue(queue: str) -> str:
+    """Return the name of the queue for copies of a work queue's terminal messages, shorter than any parking queue's."""
+    return f"{queue}.dead"
+
+
 def application_name(config: FleetConfig, pool: str) -> str:
     """Return the application_name under which a pool's sessions are seen in pg_stat_activity."""
     return f"{config.service.name}-{pool}"

@@ -154,6 +154,7 @@ class ConsumerSettings(Settings, frozen=True, kw_only=True):
     :param max_open: unfinished messages on record at which the consumer begins no other; those on record run on.
     :param unknown_types: what becomes of a message whose type has no handler: recorded as rejected, or processed
         without effects, with a receipt.
+    :param dead_letters: whether a copy of each message that ends without effect goes to the queue `QUEUE.dead`.
     :param faults: what an error of a handler means, by SQLSTATE, by class of SQLSTATEs, or by the name of an exception
         type.
     """
@@ -175,6 +176,7 @@ class ConsumerSettings(Settings, frozen=True, kw_only=True):
     handler_timeout_s: Seconds = Seconds(30)
     max_open: Plenty = 100_000
     unknown_types: Literal["reject", "ignore"] = "reject"
+    dead_letters: bool = True
     faults: Mapping[str, FaultAction] = msgspec.field(default_factory=no_entries)
     types: Mapping[str, TypeSettings] = msgspec.field(default_factory=no_entries)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from consumers.config.checks import parking_queue
+from consumers.config.checks import dead_letter_queue, parking_queue
 from consumers.errors import TopologyRefused
 from consumers.plan import ConsumerPlan, FleetPlan
 from consumers.topology.rules import DELIVERY_LIMIT, check_names, check_work_queue
@@ -89,17 +89,25 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """What one consumer needs on the broker."""
+    """What one consumer needs on the broker.
+
+    :param dead: where copies of its terminal messages go; None if it makes none.
+    """
 
     consumer: str
     work: Queue
     parking: tuple[Queue, ...]
+    dead: Queue | None = None
     bindings: tuple[Binding, ...] = ()
 
     @property
     def queues(self) -> tuple[Queue, ...]:
         """All queues, the work queue first: parking queues lead back to it."""
-        return (self.work, *self.parking)
+        return (self.work, *self.parking, *(() if self.dead is None else (self.dead,)))
+
+    def for_attempts(self) -> Topology:
+        """Return what messages cannot be worked on without: a dead letter is owed by a row, and can wait."""
+        return replace(self, dead=None)
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -119,17 +127,27 @@ def describe(
     bindings: Sequence[Binding] = (),
     steps_s: Sequence[float],
     redeliveries: int,
+    dead_letters: bool = True,
 ) -> Topology:
     """Return what a consumer of these facts needs.
 
     :param arguments: of the work queue, besides its type.
     :param steps_s: one parking queue each, in seconds.
     :param redeliveries: how many attempts a message may need, charged or not.
+    :param dead_letters: whether copies of its terminal messages are kept in a queue.
     :raises TopologyRefused: it would lose messages, or cannot be declared.
     """
     work = Queue(name=queue, type=queue_type, arguments=dict(arguments or {}), purpose="work", paced=True)
     parking = tuple(_parking(queue, step) for step in steps_s)
-    topology = Topology(consumer=consumer, work=work, parking=parking, bindings=tuple(bindings))
+    # People requeue what they look at, so it is a paced queue too.
+    dead = Queue(name=dead_letter_queue(queue), type="quorum", purpose="dead-letter", paced=True)
+    topology = Topology(
+        consumer=consumer,
+        work=work,
+        parking=parking,
+        dead=dead if dead_letters else None,
+        bindings=tuple(bindings),
+    )
     exchanges = frozenset(exchange.name for exchange in topology.exchanges)
     check_names([each.name for each in topology.queues], exchanges)
     check_work_queue(
@@ -165,6 +183,7 @@ def topology_of(plan: ConsumerPlan) -> Topology:
         ],
         steps_s=plan.parking_steps_s,
         redeliveries=max(policy.max_attempts + policy.max_aborts for policy in plan.policies.values()),
+        dead_letters=settings.dead_letters,
     )
 
 

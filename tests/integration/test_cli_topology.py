@@ -24,9 +24,15 @@ async def handle(envelope, tx): ...
 """
 CONSUMERS: dict[str, dict[str, Any]] = {
     "orders": {"queue": "orders", "handler": "topology_handlers:orders", "bindings": []},
-    "bills": {"queue": "bills", "handler": "topology_handlers:bills", "pacing": ["0s"], "queue_type": "classic"},
+    "bills": {
+        "queue": "bills",
+        "handler": "topology_handlers:bills",
+        "pacing": ["0s"],
+        "queue_type": "classic",
+        "dead_letters": False,
+    },
 }
-QUEUES = {"orders", "orders.park.1s", "orders.park.3s", "bills", "bills.park.1s"}
+QUEUES = {"orders", "orders.park.1s", "orders.park.3s", "orders.dead", "bills", "bills.park.1s"}
 
 
 @pytest.fixture
@@ -92,6 +98,7 @@ async def test_a_queue_that_differs_is_named_and_left_alone(fleet: Path, vhost: 
         "orders": "different",
         "orders.park.1s": "missing",
         "orders.park.3s": "missing",
+        "orders.dead": "missing",
         "bills": "as configured",
         "bills.park.1s": "as configured",
     }

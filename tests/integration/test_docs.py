@@ -101,6 +101,7 @@ def test_the_configuration_of_the_readme_fits_its_handler(billing: Path) -> None
         "billing.invoices.park.5s",
         "billing.invoices.park.30s",
         "billing.invoices.park.5m",
+        "billing.invoices.dead",
     ]
 
 

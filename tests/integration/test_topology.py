@@ -66,10 +66,10 @@ async def test_applying_creates_what_is_missing_and_verifying_then_finds_it(vhos
         after = await verify(connection, needed)
         again = await apply(connection, needed)
 
-    queues = ["orders", "orders.park.100ms", "orders.park.5s"]
+    queues = ["orders", "orders.park.100ms", "orders.park.5s", "orders.dead"]
     assert statuses(before) == {**dict.fromkeys(["shop", *queues], Status.MISSING), binding: Status.NOT_VISIBLE}
     assert mismatch.value.missing == set(queues)
-    assert len(mismatch.value.differences) == 4
+    assert len(mismatch.value.differences) == 5
     assert statuses(created) == {**dict.fromkeys(["shop", *queues], Status.CREATED), binding: Status.BOUND}
     assert statuses(after) == {**dict.fromkeys(["shop", *queues], Status.UNCHANGED), binding: Status.NOT_VISIBLE}
     assert statuses(again) == {**dict.fromkeys(["shop", *queues], Status.UNCHANGED), binding: Status.BOUND}

@@ -264,6 +264,8 @@ def _written(value: object) -> str:
     match value:
         case None | () | MappingProxyType():
             return "none"
+        case bool():
+            return str(value).lower()
         case Seconds():
             return f'"{written(value)}"'
         case tuple():

@@ -131,15 +131,19 @@ def test_names_of_parking_queues_stay_below_the_brokers_limit(planned: Planned) 
     assert caught.value.key == "consumers.invoices.queue"
 
 
-def test_a_parking_queue_is_nobodys_work_queue(planned: Planned) -> None:
-    other = """
+@pytest.mark.parametrize(
+    ("queue", "problem"),
+    [("park.30s", "consumer invoices parks messages in it"), ("dead", "consumer invoices puts its dead letters there")],
+)
+def test_a_queue_of_the_fleets_own_is_nobodys_work_queue(planned: Planned, queue: str, problem: str) -> None:
+    other = f"""
         [consumers.other]
-        queue = "billing.invoices.park.30s"
+        queue = "billing.invoices.{queue}"
         pool = "invoices"
         handler = "plan_handlers:other"
         """
     handlers = HANDLERS + '\nother = Consumer("other")\nother.on("*")(rest)\n'
-    with pytest.raises(ConfigError, match="consumer invoices parks messages in it") as caught:
+    with pytest.raises(ConfigError, match=problem) as caught:
         planned(other, handlers=handlers)
     assert caught.value.key == "consumers.other.queue"
 

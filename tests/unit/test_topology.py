@@ -29,6 +29,15 @@ def test_each_step_has_a_parking_queue_that_leads_back_to_the_work_queue() -> No
     }
 
 
+def test_dead_letters_have_a_queue_without_limits_unless_they_are_switched_off() -> None:
+    described = topology(arguments={"x-delivery-limit": 250}, queue_type="quorum")
+
+    assert [queue.name for queue in described.queues][-1] == "orders.dead"
+    assert described.queues[-1].declared("3.10.8") == {"x-queue-type": "quorum"}
+    assert described.for_attempts() == topology(arguments={"x-delivery-limit": 250}, dead_letters=False)
+    assert "orders.dead" not in [queue.name for queue in described.for_attempts().queues]
+
+
 def test_parking_queues_are_quorum_queues_also_for_a_classic_work_queue() -> None:
     described = topology(queue_type="classic")
 
@@ -45,6 +54,8 @@ def test_the_delivery_limit_is_taken_away_where_a_broker_has_one_by_itself(versi
 
     assert described.work.declared(version).get("x-delivery-limit") == limit
     assert all("x-delivery-limit" not in queue.declared(version) for queue in described.parking)
+    assert described.dead is not None
+    assert described.dead.declared(version).get("x-delivery-limit") == limit
 
 
 def test_a_configured_delivery_limit_stays() -> None:
