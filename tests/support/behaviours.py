@@ -34,6 +34,7 @@ class Behaviour(Struct, kw_only=True):
     clings: Swallow every cancellation, for ever.
     kill_in: Send SIGKILL to the own process in these attempts.
     exit_in: Call `os._exit` in these attempts.
+    hoard_in: Take more and more memory in these attempts, up to 1 GB, until somebody ends the process.
     sql_sleep_s: Sleep in the database.
     effects: Entries in the ledger.
     sql: Execute this, with the message id as its argument where it has one.
@@ -52,6 +53,7 @@ class Behaviour(Struct, kw_only=True):
     clings: bool = False
     kill_in: list[int] = []
     exit_in: list[int] = []
+    hoard_in: list[int] = []
     sql_sleep_s: float = 0.0
     effects: int = 1
     sql: str | None = None
@@ -116,6 +118,8 @@ async def _behave(envelope: Envelope, tx: Tx, writer: str = "work") -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if _now(envelope, behaviour.exit_in):
         os._exit(17)
+    if _now(envelope, behaviour.hoard_in):
+        await _hoard()
     if behaviour.sql_sleep_s:
         await tx.execute("select pg_sleep($1)", behaviour.sql_sleep_s)
     for _ in range(behaviour.effects):
@@ -143,6 +147,15 @@ def _exists(path: str) -> bool:
 
 def _touch(path: str) -> None:
     Path(path).touch()
+
+
+async def _hoard() -> None:
+    # Some 200 MB a second, each page touched, so that whoever watches has the time to see it coming.
+    held: list[bytes] = []
+    while len(held) < 1024:
+        held.append(b"x" * 2**20)
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(3600)
 
 
 def _block(seconds: float) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import aio_pika
+import aio_pika.abc
 
 from consumers.config import load
 from consumers.connection import Endpoint, connect
@@ -132,10 +133,19 @@ class Service:
     async def publish_redelivered(self, *ids: str, copies: int = 1, **behaviour: Any) -> None:
         """Publish messages that come as redelivered, and so are counted before they run. Nobody may consume yet."""
         await self.publish(*ids, copies=copies, **behaviour)
+        await self.give_back(await self.take(len(ids) * copies))
+
+    async def take(self, number: int) -> list[aio_pika.abc.AbstractIncomingMessage]:
+        """Take so many messages from the queue, as soon as they are there, and hold them. Nobody may consume."""
         queue = await (await self.vhost.channel()).get_queue(QUEUE, ensure=False)
-        taken = [await queue.get(fail=True) for _ in range(len(ids) * copies)]
+        taken: list[aio_pika.abc.AbstractIncomingMessage] = []
+        while len(taken) < number:
+            taken.append(await eventually(lambda: queue.get(fail=False), what="a message in the queue"))
+        return taken
+
+    async def give_back(self, taken: Iterable[aio_pika.abc.AbstractIncomingMessage]) -> None:
+        """Give messages back to the queue: they come as redelivered."""
         for message in taken:
-            assert message is not None
             await message.nack(requeue=True)
 
     def calls(self) -> list[dict[str, Any]]:
