@@ -1,4 +1,4 @@
-"""Named points at which a process may die: of an attempt, of what follows from one, and of a replay.
+"""Named points at which a process may die: of an attempt, of what follows from one, of a replay, and of the sweep.
 
 In production nobody listens and `reach` is one comparison. A test harness installs a listener that kills the process
 at the point it was told, so that "safe against SIGKILL at any point" is proven point by point.
@@ -38,6 +38,10 @@ REPLAY_POINTS = (
     "replay.judged",
     "replay.all_done",
     "replay.ended",
+)
+SWEEP_POINTS = (
+    "sweep.judged",
+    "sweep.marked",
 )
 
 _listener: Callable[[str], None] | None = None

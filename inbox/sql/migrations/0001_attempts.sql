@@ -367,6 +367,21 @@ begin
 end
 $$;
 
+-- End a message that waits, is locked and has no budget left, and return it as it is then.
+create function inbox.exhaust(m inbox.message, p_reason text, p_now timestamptz) returns inbox.message
+    language plpgsql volatile set enable_seqscan = off
+    as $$
+begin
+    update inbox.message o
+       set state = 'exhausted', due_at = null, finished_at = p_now, changed_at = p_now, dead_letter_needed = true,
+           reason = p_reason
+     where o.key = m.key and o.state = 'waiting' and o.generation = m.generation
+    returning * into strict m;
+    call inbox.note_exhaustion(m);
+    return m;
+end
+$$;
+
 -- Counted path: decide about this copy and, if it may run, count the start. The caller holds the key's
 -- session lock. Verdicts: run, duplicate, terminal, early (remaining_s), undecided, suspect (come again
 -- alone), exhausted (just now), full (the consumer begins nothing new, and this message is not on record).
@@ -415,12 +430,7 @@ begin
           from inbox.attempt o where o.key = p_key and o.generation = m.generation;
 
         if v_spent >= p_max_attempts or v_given >= p_max_aborts then
-            update inbox.message o
-               set state = 'exhausted', due_at = null, finished_at = v_now, changed_at = v_now, dead_letter_needed = true,
-                   reason = case when v_spent >= p_max_attempts then 'attempts' else 'aborts' end
-             where o.key = p_key and o.state = 'waiting' and o.generation = m.generation
-            returning * into strict m;
-            call inbox.note_exhaustion(m);
+            m := inbox.exhaust(m, case when v_spent >= p_max_attempts then 'attempts' else 'aborts' end, v_now);
             return query select 'exhausted', v_all, m.generation, 0::double precision, m.reason;
             return;
         end if;
