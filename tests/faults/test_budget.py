@@ -1,13 +1,14 @@
 """The budget of a message, counted on every path on which an attempt can end, to the start.
 
-What the guarantees call a bound is met here exactly: `max_attempts` charged attempts, one more start for each copy whose
-first delivery died, one free death in company, `max_aborts` for what is nobody's fault.
+What the guarantees call a bound is met here exactly: `max_attempts` charged attempts, one more start for each copy
+whose first delivery died, one free death in company, `max_aborts` for what is nobody's fault.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +183,7 @@ async def test_many_copies_of_a_message_never_burn_its_budget_faster_than_its_pa
     calls = sorted(call["at"] for call in service.calls())
     assert len(calls) == max_attempts
     # A start is noted a moment after its claim, and the pause begins after that: what lies between two is more.
-    gaps = [later - earlier for earlier, later in zip(calls, calls[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(calls)]
     assert min(gaps) >= pause_s - tolerance_s, gaps
     assert outcomes(*processes)["absorbed"] >= 9
     await service.stopped(*processes)

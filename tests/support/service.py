@@ -139,8 +139,13 @@ class Service:
         """Take so many messages from the queue, as soon as they are there, and hold them. Nobody may consume."""
         queue = await (await self.vhost.channel()).get_queue(QUEUE, ensure=False)
         taken: list[aio_pika.abc.AbstractIncomingMessage] = []
-        while len(taken) < number:
-            taken.append(await eventually(lambda: queue.get(fail=False), what="a message in the queue"))
+
+        async def another() -> bool:
+            message = await queue.get(fail=False)
+            taken.extend([] if message is None else [message])
+            return len(taken) == number
+
+        await eventually(another, what=f"{number} messages in the queue")
         return taken
 
     async def give_back(self, taken: Iterable[aio_pika.abc.AbstractIncomingMessage]) -> None:

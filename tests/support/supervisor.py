@@ -46,11 +46,11 @@ class Supervisor:
     async def run(self) -> None:
         """Start process after process, until cancelled."""
         while True:
-            process = self._service.spawn()
-            self.processes.append(process)
-            await eventually(lambda process=process: self._ended(process), _FOREVER_S, what="the end of a process")
+            self.processes.append(self._service.spawn())
+            await eventually(self._ended, _FOREVER_S, what="the end of a process")
 
-    def _ended(self, process: FleetProcess) -> bool:
+    def _ended(self) -> bool:
+        process = self.running
         if process.exit_code is not None:
             return True
         if self._most_resident is not None and _resident(process.pid) > self._most_resident:
@@ -68,8 +68,8 @@ async def supervised(service: Service, *, most_resident: int | None = None) -> A
     finally:
         task.cancel()
         (end,) = await asyncio.gather(task, return_exceptions=True)
-        if not isinstance(end, asyncio.CancelledError):
-            raise AssertionError("the supervisor ended by itself") from end
+        if isinstance(end, Exception):
+            raise end
 
 
 def _resident(pid: int) -> int:
