@@ -133,19 +133,23 @@ class _Process:
             operation_timeout_s=config.broker.operation_timeout_s,
         )
         bounds = self._bounds()
+        workers: list[Worker] = []
+
+        def paused() -> list[str]:
+            return [worker.plan.settings.key_name for worker in workers if worker.paused]
+
         async with background() as start, self._lifespans() as lifespans:
             for name, work in (
-                ("heartbeat", member.beat(housekeeping)),
+                ("heartbeat", member.beat(housekeeping, paused=paused)),
                 ("debts", debts.run()),
                 ("partitions", keep_partitions(housekeeping, retention_s=config.receipts.retention_s)),
                 ("publisher", publisher.run()),
                 ("exhaustions", count_exhaustions(plan, housekeeping, self._telemetry)),
                 ("bounds", count_open(housekeeping, bounds.values())),
-                *FleetDuties(config=config, pool=housekeeping, member=member, telemetry=self._telemetry).work(),
+                *FleetDuties(plan=plan, pool=housekeeping, member=member, telemetry=self._telemetry).work(),
             ):
                 self._health.task(name, start(name, work))
             company = Company()
-            workers = []
             for name, consumer in plan.consumers.items():
                 pool = pools[consumer.settings.pool]
                 opening = consumer.consumer.open(

@@ -14,6 +14,7 @@ from consumers.config.checks import (
     check_memory,
     check_pacing,
     check_parking,
+    check_sweep,
     dead_letter_queue,
     parking_queue,
     refused,
@@ -123,6 +124,7 @@ def _consumer_plan(config: FleetConfig, settings: ConsumerSettings) -> ConsumerP
         exhaustion_policy=_policy(settings, TypeSettings(), None, faults),
     )
     check_parking(config, settings, planned.parking_steps_s)
+    check_sweep(config, settings, planned.parking_steps_s[-1], planned.longest_handler_timeout_s)
     return planned
 
 

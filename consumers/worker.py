@@ -114,6 +114,11 @@ class Worker:
         """How many lanes hold a delivery."""
         return sum(lane.busy for lane in self._lanes)
 
+    @property
+    def paused(self) -> bool:
+        """Whether it starts no attempts, while deliveries may be in its hands."""
+        return self.breaker.is_open
+
     def not_ready(self) -> str | None:
         """Return why this consumer does no work now, or None."""
         if self.breaker.reason is not None:

@@ -5,6 +5,7 @@ attempt                                 the attempt machine, over claiming, runn
 members, debts                          who lives, and what it owes
 delivering, tries, exhaustions          what becomes of an exhausted message's record
 messages, replays, replay_job           what operators see and do
+sweep                                   what no copy comes for
 bounds, retention                       how much is kept on record, and how long
 migrate, partitions, server_checks      the database's side
 """
@@ -51,6 +52,7 @@ from inbox.probe import blocked, is_read_only
 from inbox.retention import Cleaner, Horizons
 from inbox.server_checks import check_server
 from inbox.states import State
+from inbox.sweep import Sweeper, Swept
 from inbox.tx import Tx
 
 __all__ = [
@@ -91,6 +93,8 @@ __all__ = [
     "SchemaTooNew",
     "SchemaTooOld",
     "State",
+    "Sweeper",
+    "Swept",
     "Tx",
     "TxBroken",
     "TxDead",

@@ -43,7 +43,7 @@ _PAGES_PER_ROUND = 20
 _LEAST_LOOKS = 3
 _BEFORE_ALL = UUID(int=0)
 _FROM_THE_START = (datetime.min.replace(tzinfo=UTC), _BEFORE_ALL)
-_DONE = frozenset({"waiting", "exhausted", "copy_needed"})
+_MOVED = frozenset({"waiting", "exhausted", "copy_needed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class Sweeper:
 
     async def _judge(self, swept: Swept) -> bool:
         """Judge attempts whose process is gone."""
-        done, after = 0, _BEFORE_ALL
+        moved, after = 0, _BEFORE_ALL
         for _ in range(_PAGES_PER_ROUND):
             async with self._pool.acquire() as connection:
                 page = await connection.fetch(
@@ -161,46 +161,57 @@ class Sweeper:
                 for row in page:
                     policy = swept.policy_for(row["type"])
                     arguments = (policy.max_attempts, policy.max_aborts, list(policy.pacing_s))
-                    found = await self._changed(
-                        connection, _JUDGE, row["key"], row["claim_id"], self._member_id, *arguments
+                    found = await self._moved(
+                        connection, swept, _JUDGE, row["key"], row["claim_id"], self._member_id, *arguments
                     )
-                    done += self._tell("sweep.judged", swept, row, found)
+                    if found is not None:
+                        log.info(
+                            "sweep.judged", **_named(swept, row), outcome=found["verdict"], attempt=found["number"]
+                        )
+                        moved += 1
+                        reach("sweep.judged")
             if len(page) < _PAGE:
                 return False
             after = page[-1]["key"]
-        return done > 0
+        return moved > 0
 
     async def _mark(self, swept: Swept, wait_s: float) -> bool:
         """Ask for a copy of messages that have waited in vain for so long."""
-        done, after = 0, _FROM_THE_START
+        moved, after = 0, _FROM_THE_START
         for _ in range(_PAGES_PER_ROUND):
             async with self._pool.acquire() as connection:
                 page = await connection.fetch(_STRANDED, swept.consumer, wait_s, *after, _PAGE, timeout=_TIMEOUT_S)
                 for row in page:
-                    found = await self._changed(connection, _MARK, row["key"], row["generation"], wait_s)
-                    done += self._tell("sweep.marked", swept, row, found)
+                    found = await self._moved(connection, swept, _MARK, row["key"], row["generation"], wait_s)
+                    if found is not None:
+                        log.info("sweep.marked", **_named(swept, row), due_at=row["due_at"].isoformat())
+                        moved += 1
+                        reach("sweep.marked")
             if len(page) < _PAGE:
                 return False
             after = page[-1]["due_at"], page[-1]["key"]
-        return done > 0
+        return moved > 0
 
-    async def _changed(
-        self, connection: asyncpg.Connection[Any], sql: str, key: UUID, *arguments: object
+    async def _moved(
+        self, connection: asyncpg.Connection[Any], swept: Swept, sql: str, key: UUID, *arguments: object
     ) -> asyncpg.Record | None:
-        """Change one message; None: it cannot be changed, and what is wrong with it is its own matter."""
+        """Try to move one message on, and return what became of it; None: nothing did.
+
+        An error that the server answers is this message's own, and holds up no other one.
+        """
         try:
-            return await connection.fetchrow(sql, key, *arguments, timeout=_TIMEOUT_S)
+            found: asyncpg.Record | None = await connection.fetchrow(sql, key, *arguments, timeout=_TIMEOUT_S)
         except asyncpg.PostgresError as error:
             if connection.is_closed():
                 raise
-            log.warning("sweep.failed", key=str(key), fault=describe(error))
+            log.warning("sweep.failed", consumer=swept.consumer, key=str(key), fault=describe(error))
             return None
+        assert found is not None  # the functions return one row
+        if found["verdict"] not in _MOVED:
+            return None
+        self._swept(swept.consumer, found["verdict"])
+        return found
 
-    def _tell(self, event: str, swept: Swept, row: asyncpg.Record, found: asyncpg.Record | None) -> bool:
-        outcome = "failed" if found is None else found["verdict"]
-        if outcome not in _DONE:
-            return False
-        log.info(event, consumer=swept.consumer, message_id=row["message_id"], key=str(row["key"]), outcome=outcome)
-        self._swept(swept.consumer, outcome)
-        reach(event)
-        return True
+
+def _named(swept: Swept, row: asyncpg.Record) -> dict[str, str]:
+    return {"consumer": swept.consumer, "message_id": row["message_id"], "key": str(row["key"])}

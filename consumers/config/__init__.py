@@ -18,6 +18,7 @@ from consumers.config.settings import (
     ReceiptSettings,
     RetentionSettings,
     ServiceSettings,
+    SweepSettings,
     TypeSettings,
 )
 
@@ -37,6 +38,7 @@ __all__ = [
     "ReceiptSettings",
     "RetentionSettings",
     "ServiceSettings",
+    "SweepSettings",
     "TypeSettings",
     "describe",
     "load",

@@ -88,7 +88,7 @@ def check_memory(config: FleetConfig, pacing_s: tuple[float, ...], timeout_s: fl
     :raises ConfigError: a copy could come after its message was forgotten, and would have its effect again.
     """
     longest_s = max(pacing_s, default=0.0)
-    needed_s = max(MIN_MEMORY_S, 2 * (longest_s + BROKER_RETRY_S + timeout_s))
+    needed_s = max(MIN_MEMORY_S, 2 * least_slack_s(longest_s, timeout_s))
     for name, kept_s in (
         ("receipts.retention", config.receipts.retention_s),
         ("retention.terminal", config.retention.terminal_s),
@@ -103,6 +103,40 @@ def check_memory(config: FleetConfig, pacing_s: tuple[float, ...], timeout_s: fl
                 f"{written(BROKER_RETRY_S)} to try again",
                 f"at least {written(needed_s)}, which is twice all of that and an hour at least; days are usual",
             )
+
+
+def least_slack_s(longest_step_s: float, timeout_s: float) -> float:
+    """Return how late a copy of a message may be, in seconds, if nothing but the way of things holds it up."""
+    return longest_step_s + BROKER_RETRY_S + timeout_s
+
+
+def check_sweep(config: FleetConfig, consumer: ConsumerSettings, longest_step_s: float, timeout_s: float) -> None:
+    """Check that a message is not given another copy while its own may still come.
+
+    :param longest_step_s: of all pacings of the consumer, the contention step included.
+    :param timeout_s: the longest of its handlers'.
+    :raises ConfigError: it would be.
+    """
+    sweep, least_s = config.sweep, least_slack_s(longest_step_s, timeout_s)
+    if sweep.slack_s is not None and sweep.slack_s < least_s:
+        raise refused(
+            config,
+            "sweep.slack",
+            quoted(sweep.slack_s),
+            f"a copy of consumer {consumer.name} can be later than that by itself: the longest step is "
+            f"{written(longest_step_s)}, a handler may take {written(timeout_s)}, and the broker may take "
+            f"{written(BROKER_RETRY_S)} to try again",
+            f"at least {written(least_s)}, which is all of that together; without it each consumer has its own",
+        )
+    slack_s = sweep.slack_s or least_s
+    if sweep.at_latest_s is not None and sweep.at_latest_s < slack_s:
+        raise refused(
+            config,
+            "sweep.at_latest",
+            quoted(sweep.at_latest_s),
+            f"messages of consumer {consumer.name} are left alone for {written(slack_s)} whatever is seen",
+            f"at least {written(slack_s)}; hours or a day are usual",
+        )
 
 
 def check_parking(config: FleetConfig, consumer: ConsumerSettings, steps_s: tuple[float, ...]) -> None:

@@ -21,6 +21,7 @@ from consumers.config.settings import (
     RetentionSettings,
     ServiceSettings,
     Settings,
+    SweepSettings,
     no_entries,
 )
 from consumers.errors import ConfigError
@@ -45,6 +46,7 @@ class FleetConfig(Settings, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
     receipts: ReceiptSettings = ReceiptSettings()
     retention: RetentionSettings = RetentionSettings()
+    sweep: SweepSettings = SweepSettings()
     members: MemberSettings = MemberSettings()
 
     def database_source(self) -> UrlSource:

@@ -10,6 +10,7 @@ from consumers.config.checks import (
     check_handler_timeout,
     check_memory,
     check_pacing,
+    check_sweep,
     quoted,
     refused,
 )
@@ -171,6 +172,10 @@ def _patience(config: FleetConfig) -> None:
                 key = f'{path}.types."{name}".pacing'
                 check_pacing(config, chosen.pacing_s, key)
                 check_memory(config, chosen.pacing_s, chosen.handler_timeout_s or consumer.handler_timeout_s, key)
+        types = consumer.types.values()
+        steps_s = [*consumer.pacing_s, consumer.contention_step_s, *(s for kind in types for s in kind.pacing_s or ())]
+        timeouts_s = [consumer.handler_timeout_s, *(kind.handler_timeout_s or 0.0 for kind in types)]
+        check_sweep(config, consumer, max(steps_s, default=0.0), max(timeouts_s))
 
 
 LAST_S = 7.0

@@ -268,6 +268,21 @@ class RetentionSettings(Settings, frozen=True, kw_only=True):
     replays_s: Seconds = Seconds(365 * 86_400)
 
 
+class SweepSettings(Settings, frozen=True, kw_only=True):
+    """`[sweep]`: how messages are found that no copy comes for.
+
+    :param every_s: how often one process of the service looks.
+    :param slack_s: how long past its time a message is left alone at least. By default what each consumer needs: its
+        longest step, three minutes in which the broker tries again, and its longest handler timeout.
+    :param at_latest_s: how long past its time a message gets another copy although its queues are never seen empty. A
+        day by default, or `slack_s` if that is longer.
+    """
+
+    every_s: Seconds = Seconds(30)
+    slack_s: Seconds | None = None
+    at_latest_s: Seconds | None = None
+
+
 class MemberSettings(Settings, frozen=True, kw_only=True):
     """`[members]`: how processes know of each other. One whose heartbeat is older than `expiry_s` counts as dead."""
 

@@ -85,6 +85,13 @@ class Telemetry:
         self._metrics.watch_consumer(names.OPEN_MESSAGES, consumer, lambda: bound.open)
         self._metrics.watch_consumer(names.FULL, consumer, lambda: bound.is_full)
 
+    def swept(self, consumer: str, outcome: str) -> None:
+        """The sweep has moved a message on.
+
+        :param outcome: a fixed word for what became of it.
+        """
+        self._metrics.swept.cell({names.L_CONSUMER: consumer, names.L_OUTCOME: outcome}).add(1)
+
     def removed(self, what: str, number: int) -> None:
         """So many rows were removed after their time.
 

@@ -39,6 +39,7 @@ class Metrics:
         self.sent = Counts(meter, names.SENT_MESSAGES)
         self.parked = Counts(meter, names.PARKED)
         self.exhaustions = Counts(meter, names.EXHAUSTIONS)
+        self.swept = Counts(meter, names.SWEPT)
         self.removed = Counts(meter, names.REMOVED)
         self.settlements_dropped = Counts(meter, names.SETTLEMENTS_DROPPED)
         self.process_duration = Distributions(names.PROCESS_DURATION)

@@ -175,6 +175,9 @@ OPEN_MESSAGES: Final = Metric(
     "Unfinished messages on record, counted up to max_open, in the whole database: the same in each process.",
 )
 FULL: Final = Metric("inbox.full", "", "1 while a consumer begins no message that is not on record, else 0.")
+SWEPT: Final = Metric(
+    "inbox.swept", "{message}", "Messages that this process's sweep has moved on, by what became of them."
+)
 REMOVED: Final = Metric("inbox.removed", "{row}", "Rows and partitions that this process removed after their time.")
 LOOP_LAG: Final = Histogram("inbox.loop.lag", "s", "How late the event loop ran what was due.", _LAG)
 BUILD_INFO: Final = Metric("inbox.build.info", "", "What runs here; always 1.")

@@ -113,6 +113,26 @@ def test_what_has_ended_is_remembered_for_longer_than_a_copy_can_be_parked(table
     assert refused_key(consumer='contention_step = "1d"', tables=f"[{table} = {needed - 1}") == key
 
 
+def test_a_message_is_left_alone_for_as_long_as_its_copy_may_be_late_by_itself() -> None:
+    needed = 300 + 180 + 30
+    assert fleet(tables=f"[sweep]\nslack = {needed}").sweep.slack_s == needed
+    with pytest.raises(ConfigError, match=r"consumer invoices .* step is 5m, .* at least 510s") as caught:
+        fleet(tables=f"[sweep]\nslack = {needed - 1}")
+    assert caught.value.key == "sweep.slack"
+    of_a_type = '[consumers.invoices.types.a]\npacing = ["1h"]\nhandler_timeout = "34s"'
+    needed = 3600 + 180 + 34
+    assert fleet(of_a_type, f"[sweep]\nslack = {needed}").sweep.slack_s == needed
+    assert refused_key(of_a_type, f"[sweep]\nslack = {needed - 1}") == "sweep.slack"
+    assert refused_key(consumer='contention_step = "10m"', tables=f"[sweep]\nslack = {needed // 6}") == "sweep.slack"
+
+
+def test_a_message_gets_another_copy_at_latest_when_it_may_get_one_at_all() -> None:
+    assert fleet(tables='[sweep]\nslack = "2h"\nat_latest = "2h"').sweep.at_latest_s == 7200
+    assert refused_key(tables='[sweep]\nslack = "2h"\nat_latest = "119m"') == "sweep.at_latest"
+    assert refused_key(tables='[sweep]\nat_latest = "509s"') == "sweep.at_latest"
+    assert fleet(consumer='pacing = ["2d"]').sweep.at_latest_s is None
+
+
 def test_a_pool_must_be_declared() -> None:
     with pytest.raises(ConfigError, match=r"no table \[pools.other\].*\(invoices\)") as caught:
         fleet(consumer='pool = "other"')

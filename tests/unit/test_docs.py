@@ -211,6 +211,7 @@ TABLES: dict[str, type[Settings]] = {
     "[log]": settings.LogSettings,
     "[receipts]": settings.ReceiptSettings,
     "[retention]": settings.RetentionSettings,
+    "[sweep]": settings.SweepSettings,
     "[members]": settings.MemberSettings,
 }
 TABLES_INSIDE = {"[database.housekeeping]"}
@@ -219,6 +220,8 @@ WORKED_OUT = {
     (settings.ConsumerSettings, "pool"): "the consumer's name",
     (settings.ConsumerSettings, "key_name"): "the consumer's name",
     (settings.ConsumerSettings, "look_ahead"): "a quarter of the lanes, at least 2",
+    (settings.SweepSettings, "slack_s"): ("the longest step + the longest handler timeout + 180 s, for each consumer"),
+    (settings.SweepSettings, "at_latest_s"): "a day, or `slack` if that is longer",
 }
 
 

@@ -114,6 +114,14 @@ def test_the_timeout_of_a_decorator_must_fit_the_process_too(planned: Planned, t
     assert caught.value.key.startswith("timeout of the decorator of plan_handlers:own (")
 
 
+def test_a_decorator_counts_for_how_late_a_copy_may_be(planned: Planned) -> None:
+    handlers = HANDLERS.replace('pacing=["0s", "7s"]', 'pacing=["1h"]')
+    with pytest.raises(ConfigError, match="the longest step is 1h, a handler may take 30s") as caught:
+        planned('[sweep]\nslack = "1h"', handlers=handlers)
+    assert caught.value.key == "sweep.slack"
+    assert planned('[sweep]\nslack = "3810s"', handlers=handlers)
+
+
 def test_the_steps_of_all_types_together_are_bounded(planned: Planned) -> None:
     steps = ", ".join(str(step) for step in range(20, 35))
     with pytest.raises(ConfigError, match="needs 17 parking queues") as caught:
