@@ -19,9 +19,9 @@ from consumers.cloudevents import read_event
 from consumers.copies import lasting
 from consumers.decode_faults import named
 from consumers.errors import MalformedProperties
-from consumers.fields import moment
+from consumers.fields import moment, value_of
 from consumers.lazy_mapping import LazyMapping
-from consumers.origin import OWN_HEADERS, Origin, origin_of
+from consumers.origin import OWN_HEADERS, RESENDING, Origin, origin_of
 from consumers.properties import PropertyList
 from consumers.reading import (
     MAX_SOURCE_BYTES,
@@ -150,7 +150,7 @@ def decode(
         message=message,
         data=reading.data,
         redelivered=origin.redelivered,
-        headers=LazyMapping(lambda: _senders(listed)),
+        headers=LazyMapping(lambda: _senders(listed, origin)),
         attributes=reading.attributes,
         content_type=reading.content_type,
         subject=reading.subject,
@@ -183,12 +183,17 @@ def _plain(properties: PropertyList, origin: Origin, body: bytes) -> Reading:
     return reading
 
 
-def _senders(properties: PropertyList) -> dict[str, Any]:
-    return {
+def _senders(properties: PropertyList, origin: Origin) -> dict[str, Any]:
+    found = {
         entry[0].decode("utf-8", "surrogateescape"): properties.value(entry)
         for entry in properties.entries
         if entry[0] not in OWN_HEADERS
     }
+    for name, carrier in RESENDING.items():
+        value = origin.carried.get(carrier)
+        if value is not None:
+            found.setdefault(name.decode(), value_of(value, 0, len(value)))
+    return found
 
 
 def storable(name: str) -> str:

@@ -15,14 +15,25 @@ from typing import Final
 from consumers.cloudevents import is_event
 from consumers.fields import BOOLEAN, LONG, LONG_ALIAS, TRUE, Entry, long_string
 from consumers.header_frame import DEFAULT_FRAME_MAX, check_header_frame, fits_header_frame
-from consumers.origin import BCC, CC, EXCHANGE, NO_ID, OWN_HEADERS, REDELIVERED, ROUTING_KEY, USER_ID, Origin, origin_of
+from consumers.origin import (
+    BCC,
+    CC,
+    EXCHANGE,
+    NO_ID,
+    OWN_HEADERS,
+    REDELIVERED,
+    RESENDING,
+    ROUTING_KEY,
+    USER_ID,
+    Origin,
+    origin_of,
+)
 from consumers.properties import PERSISTENT, PropertyList
 
 # RabbitMQ writes these, and believes an `x-death` of anybody's making: one that names the work queue makes it drop the
 # copy as a cycle, and one of a wrong form stops the dead-lettering of the whole node.
 _BROKER_OWNED: Final = frozenset({b"x-death", b"x-delivery-count", b"x-acquired-count"})
 _BROKER_OWNED_PREFIXES: Final = (b"x-first-death-", b"x-last-death-")
-_RESENDING: Final = {b"CC": CC, b"BCC": BCC}
 
 
 def parked_copy(
@@ -86,7 +97,7 @@ def _own_headers(listed: PropertyList, origin: Origin, *, has_id: bool) -> dict[
     if not origin.returned:
         own[EXCHANGE] = long_string(origin.exchange.encode("utf-8", "surrogateescape"))
         own[ROUTING_KEY] = long_string(origin.routing_key.encode("utf-8", "surrogateescape"))
-    for name, carrier in _RESENDING.items():
+    for name, carrier in RESENDING.items():
         entry = listed.find(name)
         if entry is not None:
             own[carrier] = listed.value_bytes(entry)
@@ -113,7 +124,7 @@ def _copy(listed: PropertyList, own: dict[bytes, bytes], message_id: bytes) -> b
 
 
 def _is_transient(name: bytes) -> bool:
-    return name in _BROKER_OWNED or name in OWN_HEADERS or name in _RESENDING or name.startswith(_BROKER_OWNED_PREFIXES)
+    return name in _BROKER_OWNED or name in OWN_HEADERS or name in RESENDING or name.startswith(_BROKER_OWNED_PREFIXES)
 
 
 def _without(own: dict[bytes, bytes], *names: bytes) -> dict[bytes, bytes]:

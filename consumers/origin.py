@@ -38,6 +38,9 @@ OWN_HEADERS: Final[Mapping[bytes, str]] = MappingProxyType(
     }
 )
 
+RESENDING: Final[Mapping[bytes, bytes]] = MappingProxyType({b"CC": CC, b"BCC": BCC})
+"""Headers by which the broker would send a copy to other queues again, and the own headers that carry them."""
+
 _NOTHING: Final[Mapping[bytes, bytes]] = MappingProxyType({})
 
 

@@ -279,6 +279,14 @@ def test_own_headers_are_believed_on_a_return_only() -> None:
     assert dict(passed_on.headers) == {"tenant": "acme"}
 
 
+def test_a_returned_copy_shows_the_senders_cc_and_bcc_as_its_first_delivery_did() -> None:
+    carried = [(b"inbox-cc", array(text("others"))), (b"inbox-bcc", array(text("hidden"))), (b"tenant", text("acme"))]
+    back = returned(listing(carried, message_id="m"))
+    assert isinstance(back, Decoded)
+    assert dict(back.headers) == {"tenant": "acme", "CC": ["others"], "BCC": ["hidden"]}
+    assert dict(good(listing(carried, message_id="m"), exchange="other", routing_key="k").headers) == {"tenant": "acme"}
+
+
 def test_a_copy_that_was_routed_by_another_key_is_no_return() -> None:
     own = [(b"inbox-exchange", text("shop"))]
     assert good(listing(own, message_id="m"), exchange="", routing_key="other").message.source == ""
