@@ -72,8 +72,12 @@ class Service:
         )
 
     async def prepare(self) -> None:
-        """Create the ledger, and the topology as `inbox-fleet topology apply` does."""
+        """Create the ledger and the topology."""
         await create_ledger(self.database)
+        await self.apply_topology()
+
+    async def apply_topology(self) -> None:
+        """Declare what is missing, as `inbox-fleet topology apply` does."""
         connection = await connect(Endpoint(url=self.vhost.url, name="tests.topology"))
         try:
             for topology in topologies(
