@@ -6,6 +6,8 @@ statements that write a state match key, claim and from-state. A pair that is mi
 
 `PROCESSED` is not stored as a row: a processed message is a receipt, and its row, if it had one, is deleted in the
 same transaction.
+
+`docs/lifecycle.md` shows the table; `scripts/state_picture.py` draws its picture there.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 import fault_table
+import state_picture
 from consumers.cli import main
 from consumers.cli.exits import Exit
 from consumers.config import FleetConfig, parse, settings
@@ -113,6 +114,15 @@ def test_the_states_are_those_of_the_code() -> None:
     assert rows == [(state.value, event.value, after.value) for (state, event), after in TRANSITIONS.items()]
 
 
+def test_the_picture_of_the_states_is_that_of_the_code() -> None:
+    page = (DOCS / "lifecycle.md").read_text(encoding="utf-8")
+    assert page == state_picture.written(page), "scripts/state_picture.py draws it anew"
+    (drawn,) = [block.text for block in blocks("mermaid")]
+    arrows = re.findall(r"^    (\w+) --> (\w+): (.+)$", drawn, re.MULTILINE)
+    told = {(before, event, after) for before, after, events in arrows for event in events.split(", ")}
+    assert told == {(state.value, event.value, after.value) for (state, event), after in TRANSITIONS.items()}
+
+
 def test_the_faults_are_those_of_the_code() -> None:
     page = (DOCS / "faults.md").read_text(encoding="utf-8")
     assert page == fault_table.written(page), "scripts/fault_table.py writes it anew"
@@ -130,7 +140,7 @@ def test_what_becomes_of_a_delivery_is_what_a_lane_does() -> None:
 
 
 def test_every_block_has_a_language_that_is_checked() -> None:
-    assert {block.language for block in blocks()} <= {"python", "toml", "sh", "sql", "json"}
+    assert {block.language for block in blocks()} <= {"python", "toml", "sh", "sql", "json", "mermaid"}
     assert len(blocks("python")) >= 1 and len(blocks("toml")) >= 1 and len(blocks("sh")) >= 2
 
 
