@@ -50,7 +50,7 @@ from inbox.partitions import keep as keep_partitions
 from inbox.policy import Policy
 from inbox.probe import blocked, is_read_only
 from inbox.retention import Cleaner, Horizons
-from inbox.server_checks import check_server
+from inbox.server_checks import check_operator, check_server
 from inbox.states import State
 from inbox.sweep import Sweeper, Swept
 from inbox.tx import Tx
@@ -103,6 +103,7 @@ __all__ = [
     "UnsafeServer",
     "blocked",
     "build",
+    "check_operator",
     "check_server",
     "count_open",
     "is_read_only",

@@ -114,15 +114,16 @@ class MigrationChanged(SchemaError):
 
 
 class PrivilegesMissing(InboxError):
-    """The role that connects may not do what a fleet does.
+    """The role that connects may not do what a fleet, or an operator, does.
 
     :param grants: statements that give it what it lacks.
+    :param work: what it is about, as a person says it.
     """
 
-    def __init__(self, *, role: str, grants: Sequence[str]) -> None:
+    def __init__(self, *, role: str, grants: Sequence[str], work: str = "all that a fleet does") -> None:
         self.role, self.grants = role, tuple(grants)
         super().__init__(
-            f"role {role!r} may not do all that a fleet does in the schema `inbox`: let a superuser, or who owns it, "
+            f"role {role!r} may not do {work} in the schema `inbox`: let a superuser, or who owns it, "
             f"run: {'; '.join(self.grants)}"
         )
 

@@ -30,6 +30,7 @@ _HISTORY = query("history_of")
 _RECEIPT = query("receipt_of")
 _BODY = query("body_of")
 _DISCARD = query("discard_message")
+_CLOCK = query("clock")
 _TIMEOUT_S = 60.0
 _MAX_RECORDS = 1_000
 
@@ -191,6 +192,12 @@ class DiscardAnswer(str, Enum):
     CHANGED = "changed"  # its state or generation is not the one that was seen: look again
     PROCESSED = "processed"
     MISSING = "missing"
+
+
+async def clock(connection: asyncpg.Connection[Any]) -> datetime:
+    """Return the time by which everything here is on record: the database's."""
+    now: datetime = await connection.fetchval(_CLOCK, timeout=_TIMEOUT_S)
+    return now
 
 
 async def find(

@@ -1,4 +1,7 @@
-"""What a database must be like before a fleet works on it: a commit survives a crash, and every text can be stored."""
+"""What a database must be like before a fleet works on it: a commit survives a crash, and every text can be stored.
+
+An operator's command asks for less: the schema that it knows, and what its role does there.
+"""
 
 from __future__ import annotations
 
@@ -53,3 +56,28 @@ async def _check_privileges(connection: asyncpg.Connection[Any]) -> None:
     grants = [row["statement"] for row in await connection.fetch(query("missing_grants"))]
     if grants:
         raise PrivilegesMissing(role=await connection.fetchval(query("current_role")), grants=grants)
+
+
+async def check_operator(connection: asyncpg.Connection[Any], *, changes: bool) -> None:
+    """Refuse a schema that does not fit, and a role that may not do what operators do.
+
+    :param changes: whether messages are going to be replayed, discarded or acknowledged, or looked at alone.
+    :raises SchemaError: run `inbox-fleet migrate`, or use the fitting build.
+    :raises PrivilegesMissing: names the statements that grant them.
+    """
+    try:
+        await check_schema(connection)
+    except SchemaDenied:
+        await _check_operators_privileges(connection, changes)
+        raise
+    await _check_operators_privileges(connection, changes)
+
+
+async def _check_operators_privileges(connection: asyncpg.Connection[Any], changes: bool) -> None:
+    rows = await connection.fetch(query("missing_operator_grants"), changes)
+    if rows:
+        raise PrivilegesMissing(
+            role=await connection.fetchval(query("current_role")),
+            grants=[row["statement"] for row in rows],
+            work="what an operator does" if changes else "what it takes to look at messages",
+        )

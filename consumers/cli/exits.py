@@ -80,6 +80,8 @@ def _code(error: BaseException) -> Exit | None:
             | PoolOverBudget()
         ):
             return Exit.PRECONDITION
+        case inbox.ReplayMissing():
+            return Exit.NOT_FOUND
         case consuming.BrokerUnavailable() | consuming.DatabaseUnavailable() | consuming.ChannelLost():
             return Exit.UNREACHABLE
         case (
@@ -93,6 +95,15 @@ def _code(error: BaseException) -> Exit | None:
             return Exit.UNREACHABLE
         case ConnectionError() | TimeoutError() | gaierror():
             return Exit.UNREACHABLE
+        case (
+            driver.InsufficientResourcesError()
+            | driver.OperatorInterventionError()
+            | driver.TransactionRollbackError()
+            | driver.LockNotAvailableError()
+            | driver.PostgresSystemError()
+        ):
+            # A server in trouble, not a bug: nothing of the statement was done.
+            return Exit.FAILED
         case consuming.ConsumerError() | inbox.InboxError() | PoolError() | OSError():
             return Exit.FAILED
         case _:

@@ -7,8 +7,11 @@ from typing import Any
 import click
 
 from consumers.cli.check import check
+from consumers.cli.exhausted import exhausted
 from consumers.cli.exits import Exit, explain
+from consumers.cli.messages import messages
 from consumers.cli.migrate import migrate
+from consumers.cli.replays import replays
 from consumers.cli.run import run
 from consumers.cli.topology import topology
 
@@ -47,11 +50,12 @@ def main() -> None:
     \b
     First time:  inbox-fleet migrate && inbox-fleet topology apply
     Then:        inbox-fleet check && inbox-fleet run
+    Questions:   inbox-fleet messages show ID, inbox-fleet messages list --state exhausted
 
     Data goes to stdout, messages to stderr. Passwords are never taken from the command line: the configuration says
     which environment variables or files hold the URLs.
     """
 
 
-for command in (run, migrate, topology, check):
+for command in (run, migrate, topology, check, messages, exhausted, replays):
     main.add_command(command)

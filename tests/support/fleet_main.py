@@ -1,7 +1,7 @@
-"""`python -m tests.support.fleet_main`: the command `inbox-fleet run`, which dies or freezes at a named point.
+"""`python -m tests.support.fleet_main`: the command `inbox-fleet`, which dies or freezes at a named point.
 
 `--kill-at POINT[:NTH]` sends itself SIGKILL when it reaches the point for the n-th time, `--freeze-at POINT[:NTH]`
-sends itself SIGSTOP. All other arguments go to `inbox-fleet run` as they are.
+sends itself SIGSTOP. All other arguments go to `inbox-fleet` as they are; without the name of a command, it is `run`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
                 trap(point)
 
         points.listen(passing)
-    command(["run", *rest])
+    command(rest if rest and not rest[0].startswith("-") else ["run", *rest])
 
 
 if __name__ == "__main__":

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from inbox import Message, Policy, Reject, replays
 from inbox.messages import Filter, MessageRow, find
 from inbox.replays import Replay
+from tests.support.command import Finished, inbox_fleet
+from tests.support.configs import write_config
 from tests.support.databases import Database
 from tests.support.inboxes import Handler, Process, ended, message
 
 ONCE = Policy(max_attempts=1, max_aborts=5, pacing_s=(0.0,), handler_timeout_s=10.0)
+CONSUMERS = {name: {"queue": name, "handler": f"nowhere:{name}"} for name in ("billing", "audit")}
 WHY = {"by_whom": "ann@desk", "reason": "the tax table is repaired"}
 
 
@@ -70,3 +75,32 @@ async def row_of(database: Database, key: UUID) -> MessageRow:
     """Return a message's row as an operator sees it."""
     (row,) = await find(await database.connect(), Filter(keys=frozenset({key})))
     return row
+
+
+class Desk:
+    """An operator's place: a configuration without handlers and without a broker, and the command.
+
+    Args:
+        folder: Where the configuration is written.
+    """
+
+    def __init__(self, folder: Path, database: Database) -> None:
+        self.folder = folder
+        self.environ = {"DATABASE_URL": database.url}
+        write_config(folder, consumers=CONSUMERS, tables={"service": {"name": "billing"}})
+
+    async def run(self, *arguments: str, code: int = 0, within_s: float = 60.0) -> Finished:
+        """Run `inbox-fleet` and assert its exit code, and that nothing it wrote could move a terminal."""
+        done = await inbox_fleet(*arguments, folder=self.folder, environ=self.environ, within_s=within_s)
+        assert done.code == code, f"exit code {done.code} instead of {code}:\n{done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr
+        for written in (done.stdout, done.stderr):
+            assert written.replace("\n", "").isprintable(), f"raw: {written!r}"
+        return done
+
+    async def lines(self, *arguments: str, code: int = 0, within_s: float = 60.0) -> list[dict[str, Any]]:
+        """Run `inbox-fleet` and return the JSON objects that it wrote, one a line."""
+        done = await self.run(*arguments, code=code, within_s=within_s)
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        assert all(each["schema_version"] == 1 for each in found)
+        return found

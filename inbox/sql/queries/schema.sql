@@ -64,6 +64,36 @@ select statement
                           and not has_function_privilege(r.owner, f.oid, 'EXECUTE'))) needed
  order by place, statement;
 
+-- name: missing_operator_grants
+-- What the role that asks lacks to look at messages and, if $1, to change them, as the statements that grant it.
+with wanted(relname, privilege, changes) as (
+       select unnest(array['attempt', 'exhaustion', 'history', 'member', 'message', 'migration', 'receipt', 'replay',
+                           'replay_item']), 'SELECT', false
+        union all
+       select unnest(array['history', 'replay', 'replay_item']), 'INSERT', true
+        union all
+       select unnest(array['exhaustion', 'message', 'replay', 'replay_item']), 'UPDATE', true),
+     lacking as (
+       select c.relname, string_agg(w.privilege, ', ' order by w.privilege desc) as privileges
+         from wanted w
+         join pg_class c on c.relnamespace = to_regnamespace('inbox') and c.relname = w.relname
+        where (not w.changes or $1) and not has_table_privilege(c.oid, w.privilege)
+        group by c.relname)
+select statement
+  from (select 1 as place, format('GRANT USAGE ON SCHEMA inbox TO %I', current_user) as statement
+         where not has_schema_privilege('inbox', 'USAGE')
+         union all
+        select 2, format('GRANT %s ON %s TO %I', l.privileges,
+                         string_agg(format('inbox.%I', l.relname), ', ' order by l.relname), current_user)
+          from lacking l
+         group by l.privileges
+         union all
+        select 3, format('GRANT EXECUTE ON ALL ROUTINES IN SCHEMA inbox TO %I', current_user)
+         where exists (select from pg_proc f
+                        where f.pronamespace = to_regnamespace('inbox')
+                          and not has_function_privilege(f.oid, 'EXECUTE'))) needed
+ order by place, statement;
+
 -- name: current_role
 -- Who it is that may not do something.
 select current_user;

@@ -1,0 +1,159 @@
+"""`inbox-fleet messages discard`: messages are given up, one transaction for each, with who and why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from consumers.cli.choosing import Conditions, conditions
+from consumers.cli.exits import Exit
+from consumers.cli.meant import (
+    all_option,
+    counted,
+    dry_run_option,
+    find_out,
+    limit_option,
+    reason_given,
+    reason_option,
+    say,
+    source_option,
+    with_left_out,
+)
+from consumers.cli.options import by_option, config_option, confirmed, operator_name, yes_option
+from consumers.cli.output import visible, write_line
+from consumers.cli.replaying import output_choice, writes_lines
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from consumers.config import FleetConfig
+    from inbox.messages import DiscardAnswer, Filter, MessageRow
+
+_ID_SHOWN = 100
+_PAGE = 500
+_TRIES = 6
+
+
+@click.command()
+@config_option
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@conditions
+@source_option
+@all_option
+@limit_option
+@reason_option
+@by_option
+@dry_run_option
+@yes_option
+@output_choice
+@click.pass_context
+def discard(
+    ctx: click.Context,
+    config_file: Path,
+    ids: tuple[str, ...],
+    conditions: Conditions,
+    source: str | None,
+    everything: bool,
+    limit: int | None,
+    reason: str | None,
+    by_whom: str | None,
+    dry_run: bool,
+    yes: bool,
+    output: str | None,
+) -> None:
+    """Give messages up: no copy of them starts anything any more.
+
+    IDs are keys or message ids; or name conditions, or --all. Conditions mean those that are exhausted or rejected;
+    those that wait only by their id, or with --state waiting. A record of an exhaustion that nobody has acknowledged
+    stays: see `exhausted ack`.
+
+    \b
+    Examples:  inbox-fleet messages discard order-4711 --reason "the order was cancelled"
+               inbox-fleet messages discard --consumer invoices --type order.test --reason "test data" --dry-run
+    """
+    from consumers.config import load
+    from consumers.loop import run_until_done
+    from inbox.messages import DISCARDABLE
+
+    why, by_whom, config = reason_given(reason, dry_run), operator_name(by_whom), load(config_file, needs=("database",))
+    meant = run_until_done(
+        find_out(
+            config,
+            ids,
+            conditions,
+            source=source,
+            everything=everything,
+            limit=limit,
+            able=DISCARDABLE,
+            changes=not dry_run,
+        )
+    )
+    lines = writes_lines(output)
+    say(meant, "discarded", lines=lines and dry_run)
+    if dry_run:
+        return
+    confirmed(f"Discard {counted(meant.total)}?", yes=yes)
+    code = run_until_done(_discard(config, meant.filter, limit, by_whom=by_whom, reason=why, lines=lines))
+    ctx.exit(with_left_out(code, meant))
+
+
+async def _discard(
+    config: FleetConfig, filter_: Filter, limit: int | None, *, by_whom: str, reason: str, lines: bool
+) -> Exit:
+    from consumers.operating import operating
+    from inbox.messages import DiscardAnswer, clock
+
+    done = tried = 0
+    async with operating(config, changes=True) as connection:
+        now = await clock(connection)
+        # What changes from here on is another matter: it comes at the end, where this would meet it again.
+        fixed = replace(filter_, until=min(now, filter_.until or now))
+        async for row in _rows(connection, fixed, limit):
+            answer = await _discarded(connection, row, by_whom=by_whom, reason=reason)
+            tried += 1
+            done += answer is DiscardAnswer.DISCARDED
+            if lines:
+                identity = {"key": str(row.key), "consumer": row.consumer, "message_id": row.message_id}
+                write_line({"event": "message", **identity, "was": row.state.value, "answer": answer.value})
+            elif answer is not DiscardAnswer.DISCARDED:
+                click.echo(f"not discarded: {visible(row.message_id, _ID_SHOWN)} ({row.key}): {answer.value}", err=True)
+    if lines:
+        write_line({"event": "ended", "discarded": done, "left_as_they_are": tried - done})
+    else:
+        click.echo(f"{counted(done)} discarded, {tried - done} left as they are")
+    return Exit.OK if done == tried else Exit.PARTIAL if done else Exit.FAILED
+
+
+async def _rows(connection: asyncpg.Connection[Any], filter_: Filter, limit: int | None) -> AsyncIterator[MessageRow]:
+    from inbox.messages import find
+
+    left, last = limit, None
+    while page := await find(connection, filter_, after=last, limit=_PAGE if left is None else min(_PAGE, left)):
+        for row in page:
+            yield row
+        last = page[-1]
+        left = None if left is None else left - len(page)
+        if left == 0:
+            return
+
+
+async def _discarded(
+    connection: asyncpg.Connection[Any], row: MessageRow, *, by_whom: str, reason: str
+) -> DiscardAnswer:
+    """Discard one message; if a copy of it is in somebody's hands, come again a few times."""
+    from inbox import Backoff
+    from inbox.messages import DiscardAnswer
+    from inbox.messages import discard as discard_one
+
+    pauses = Backoff(first_s=0.1, longest_s=1.0)
+    for _ in range(_TRIES - 1):
+        answer = await discard_one(connection, row, by_whom=by_whom, reason=reason)
+        if answer is not DiscardAnswer.CONTENDED:
+            return answer
+        await asyncio.sleep(pauses.next_s())
+    return await discard_one(connection, row, by_whom=by_whom, reason=reason)
