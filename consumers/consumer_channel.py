@@ -28,6 +28,8 @@ log = structlog.get_logger(__name__)
 RECEIVE_FAULT_PAUSE_S = 1.0
 """A delivery that `receive` failed on is given back after this pause, so that it does not spin."""
 
+_MOST_DOUBLINGS = 7
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consuming:
@@ -36,6 +38,8 @@ class Consuming:
     :param name: of the subscription, the beginning of its consumer tags.
     :param prefetch: how many deliveries may be unsettled.
     :param receive: called with each delivery on the event loop.
+    :param takes_turns: the broker gives messages to one consumer of the queue at a time, so that it is no sign of
+        anything if they wait and none comes.
     :param tally: counts over all channels of the subscription.
     :param stir: called when the subscription has to look at the channel.
     """
@@ -44,6 +48,7 @@ class Consuming:
     name: str
     prefetch: int
     receive: Callable[[Delivery], None]
+    takes_turns: bool
     tally: Tally
     stir: Callable[[], None]
 
@@ -63,6 +68,7 @@ class ConsumerChannel:
         self._connection = connection
         self._channel = channel
         self._consuming = consuming
+        self._flowed: tuple[int, float] | None = None
 
     @classmethod
     async def open(cls, connection: Connection, consuming: Consuming) -> Self:
@@ -116,12 +122,14 @@ class ConsumerChannel:
         self.incarnation.finish("the channel was given up")
         await self._connection.close_channel(self._channel)
 
-    async def probe(self, *, every_s: float, timeout_s: float) -> None:
-        """Ask the broker for the queue again and again: a line that is half open answers nothing.
+    async def probe(self, *, every_s: float, timeout_s: float, stalled_after_s: float) -> None:
+        """Ask the broker for the queue again and again: a line that is half open answers nothing, and a consumer to
+        which nothing comes although messages wait is none.
 
         It asks on a channel of its own, because a question that is not answered closes its channel.
 
         :param timeout_s: for each answer.
+        :param stalled_after_s: see `SubscriptionTiming`.
         """
         channel: Channel | None = None
         queue = self._consuming.queue
@@ -131,12 +139,32 @@ class ConsumerChannel:
                 if channel is None or channel.is_closed:
                     channel = await self._connection.open_channel(within_s=timeout_s)
                 asking = channel.queue_declare(queue, passive=True)
-                await self._connection.answer(asking, action=f"look at {queue}", within_s=timeout_s)
+                found = await self._connection.answer(asking, action=f"look at {queue}", within_s=timeout_s)
+                self._check_flow(found.message_count or 0, stalled_after_s)
             except ChannelLost as error:
                 if error.code == NOT_FOUND:
                     self._over("its queue is gone")
                 elif error.code not in CHANNEL_CODES and not self._connection.is_lost:
                     await self._connection.drop(error)
+
+    def _check_flow(self, waiting: int, stalled_after_s: float) -> None:
+        """End the channel if the broker delivers nothing on it although it could.
+
+        Where a queue is deleted and made anew at once, RabbitMQ moves the consumer to the new one by itself. The
+        channel then takes the first deliveries of that for repetitions of those that it had from the old one, drops
+        them, and has them for unacknowledged as long as it lives.
+        """
+        tally, now = self._consuming.tally, asyncio.get_running_loop().time()
+        if self._flowed is None or self._flowed[0] != tally.delivered:
+            if self._flowed is not None:
+                tally.stalls = 0
+            self._flowed = (tally.delivered, now)
+        has_room = self.incarnation.unsettled < self._consuming.prefetch
+        if not waiting or not has_room or self.cancelled or self._consuming.takes_turns:
+            self._flowed = (tally.delivered, now)
+        elif now - self._flowed[1] >= stalled_after_s * 2 ** min(tally.stalls, _MOST_DOUBLINGS):
+            tally.stalls += 1
+            self._over(f"{waiting} messages wait and none has come for {now - self._flowed[1]:.0f} s")
 
     def _closed(self, closing: asyncio.Future[Any]) -> None:
         fault = None if closing.cancelled() else closing.exception()

@@ -33,6 +33,7 @@ class Tally:
     consumes: int = 0
     server_cancels: int = 0
     failed_receives: int = 0
+    stalls: int = 0
 
 
 class Incarnation:

@@ -51,6 +51,7 @@ class Subscription:
     :param prefetch: how many deliveries may be unsettled.
     :param receive: called with each delivery, in order, on the event loop; must not block and must not raise.
     :param name: seen in the broker's lists of connections and consumers.
+    :param takes_turns: the queue has a single active consumer; others wait for their turn.
     :param verify: called each time before the queue is consumed.
     :param on_change: called with each new state; must not raise.
     """
@@ -63,6 +64,7 @@ class Subscription:
         prefetch: int,
         receive: Callable[[Delivery], None],
         name: str,
+        takes_turns: bool = False,
         heartbeat_s: float = 10.0,
         connect_timeout_s: float = 10.0,
         operation_timeout_s: float = 10.0,
@@ -83,7 +85,13 @@ class Subscription:
         self._changed = asyncio.Event()
         self._tally = Tally()
         self._consuming = Consuming(
-            queue=queue, name=name, prefetch=prefetch, receive=receive, tally=self._tally, stir=self._stirred.set
+            queue=queue,
+            name=name,
+            prefetch=prefetch,
+            receive=receive,
+            takes_turns=takes_turns,
+            tally=self._tally,
+            stir=self._stirred.set,
         )
         self._timing = timing or SubscriptionTiming()
         self._pauses = Backoff(first_s=self._timing.first_pause_s, longest_s=self._timing.longest_pause_s)
@@ -120,6 +128,7 @@ class Subscription:
             consumes=tally.consumes,
             server_cancels=tally.server_cancels,
             failed_receives=tally.failed_receives,
+            stalls=tally.stalls,
         )
 
     async def run(self) -> None:
@@ -284,7 +293,14 @@ class Subscription:
         self._log.info("subscription.consuming", prefetch=self._consuming.prefetch, tag=channel.tag)
         try:
             async with background() as start:
-                start("probe", channel.probe(every_s=timing.probe_every_s, timeout_s=timing.probe_timeout_s))
+                start(
+                    "probe",
+                    channel.probe(
+                        every_s=timing.probe_every_s,
+                        timeout_s=timing.probe_timeout_s,
+                        stalled_after_s=timing.stalled_after_s,
+                    ),
+                )
                 while not connection.is_lost and self._wanted not in (_Wanted.PAUSED, _Wanted.CLOSED):
                     problem = channel.problem()
                     if problem is not None:

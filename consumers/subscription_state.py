@@ -28,6 +28,8 @@ class SubscriptionTiming:
     :param check_every_s: between two looks at what the client knows, which cost nothing.
     :param probe_every_s: between two questions to the broker, which find a line that is half open.
     :param probe_timeout_s: for the answer to such a question.
+    :param stalled_after_s: messages wait, there is room for them, and none has come for so long: then the consumer is
+        made anew. Doubles each time that this did not help.
     """
 
     first_pause_s: float = 0.2
@@ -36,6 +38,7 @@ class SubscriptionTiming:
     check_every_s: float = 1.0
     probe_every_s: float = 15.0
     probe_timeout_s: float = 5.0
+    stalled_after_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ class SubscriptionStatistics:
     :param consumes: how often consuming began; all but the first are recoveries or resumptions.
     :param server_cancels: how often the broker ended the consumer, mostly because its queue was deleted.
     :param failed_receives: how often `receive` raised.
+    :param stalls: how often in a row nothing came although messages waited.
     """
 
     delivered: int
@@ -57,3 +61,4 @@ class SubscriptionStatistics:
     consumes: int
     server_cancels: int
     failed_receives: int
+    stalls: int

@@ -70,6 +70,7 @@ class Worker:
             prefetch=settings.prefetch,
             receive=self._receive,
             name=f"{config.service.name}.{plan.name}",
+            takes_turns=settings.queue_arguments.get("x-single-active-consumer") is True,
             heartbeat_s=config.broker.heartbeat_s,
             connect_timeout_s=config.broker.connect_timeout_s,
             operation_timeout_s=config.broker.operation_timeout_s,

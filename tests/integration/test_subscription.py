@@ -16,10 +16,11 @@ from consumers.subscription import Subscription
 from consumers.subscription_state import SubscriptionState
 from servers import RabbitServer
 from servers.relay import Direction
-from tests.support.eventually import eventually
+from tests.support.eventually import eventually, throughout
 from tests.support.property_lists import listing, moment
 from tests.support.relay import RelayBefore
 from tests.support.subscribing import (
+    QUICK,
     Deliveries,
     ack,
     consuming,
@@ -227,6 +228,52 @@ async def test_a_consumer_that_the_broker_cancelled_consumes_again_when_its_queu
         assert (await received.next()).body == b"after"
         assert subscribed.statistics().server_cancels == 1
         assert SubscriptionState.QUEUE_MISSING in states
+
+
+async def test_a_queue_that_is_deleted_and_made_anew_at_once_is_consumed_from_to_its_last_message(vhost: Vhost) -> None:
+    prefetch = 3
+    queue = await vhost.declare_queue("orders")
+    received = Deliveries()
+    async with consuming(vhost.url, queue, received, prefetch=prefetch) as subscribed:
+        for number in range(2 * prefetch):
+            await vhost.publish(queue, f"old {number}".encode())
+        held = [await received.next() for _ in range(prefetch)]
+        await (await vhost.channel()).queue_delete(queue)
+        await vhost.declare_queue(queue)
+        bodies = {f"new {number}".encode() for number in range(4 * prefetch)}
+        for body in bodies:
+            await vhost.publish(queue, body)
+        for delivery in held:
+            await delivery.settlement.ack()
+        while bodies:
+            delivery = await received.next(20)
+            bodies.discard(delivery.body)
+            await delivery.settlement.ack()
+        await eventually(lambda: _is_empty(vhost, queue))
+        assert subscribed.consuming
+
+
+async def _is_empty(vhost: Vhost, queue: str) -> bool:
+    return not (await vhost.counts(queue)).total
+
+
+async def test_a_consumer_that_only_waits_for_its_turn_is_left_alone(vhost: Vhost) -> None:
+    queue = await vhost.declare_queue("orders", arguments={"x-single-active-consumer": True})
+    first, second = Deliveries(), Deliveries()
+    async with (
+        consuming(vhost.url, queue, first, prefetch=1, takes_turns=True),
+        consuming(vhost.url, queue, second, takes_turns=True) as standing_by,
+    ):
+        await vhost.publish(queue, b"held")
+        await vhost.publish(queue, b"waiting")
+        held = await first.next()
+
+        async def undisturbed() -> bool:
+            return standing_by.statistics().consumes == 1
+
+        await throughout(undisturbed, 2 * QUICK.stalled_after_s, what="the one that stands by being left alone")
+        await held.settlement.ack()
+        await (await first.next()).settlement.ack()
 
 
 async def test_a_queue_that_is_missing_at_the_start_is_waited_for(vhost: Vhost) -> None:

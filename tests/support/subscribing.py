@@ -14,7 +14,13 @@ from consumers.subscription_state import SubscriptionState, SubscriptionTiming
 from tests.support.eventually import eventually
 
 QUICK = SubscriptionTiming(
-    first_pause_s=0.02, longest_pause_s=0.5, stable_s=5.0, check_every_s=0.1, probe_every_s=0.2, probe_timeout_s=1.0
+    first_pause_s=0.02,
+    longest_pause_s=0.5,
+    stable_s=5.0,
+    check_every_s=0.1,
+    probe_every_s=0.2,
+    probe_timeout_s=1.0,
+    stalled_after_s=1.0,
 )
 
 
