@@ -1,4 +1,4 @@
-"""Waiting in the broker: what was parked comes back as itself, in time, and is not lost with the queue it waits in."""
+"""Waiting in the broker: what was parked comes back as itself, in time, and the broker counts nothing meanwhile."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from consumers.cli.exits import Exit
 from consumers.properties import PropertyList
 from tests.support.circling import ROUNDS
 from tests.support.databases import Database
-from tests.support.eventually import eventually, throughout
-from tests.support.outcomes import alive, not_ready
+from tests.support.eventually import eventually
 from tests.support.process import StartFleet
 from tests.support.property_lists import TRUE, Header, array, binary, listing, long, moment, table, text
 from tests.support.raw_publish import publish_raw
@@ -210,35 +209,6 @@ async def test_a_message_that_waits_a_second_is_not_held_up_by_one_that_waits_a_
     assert await long_is_parked()
     assert service.starts()["long"] == 1
     await service.stopped(process)
-
-
-async def test_a_parking_queue_that_was_deleted_holds_its_messages_up_and_loses_none(
-    tmp_path: Path, database: Database, vhost: Vhost, fleet: StartFleet
-) -> None:
-    service = Service(tmp_path, database, vhost, fleet, consumers={"work": {"pacing": ["200ms"], "lanes": 4}})
-    await service.prepare()
-    process = await service.start()
-    await (await vhost.channel()).queue_delete(f"{QUEUE}.park.200ms")
-    ids = [f"failing-{number}" for number in range(3)]
-    await service.publish(*ids, fail_in=[1])
-    await not_ready(process, within_s=15)
-    assert all(f"{QUEUE}.park.200ms" in event["problem"] for event in process.events("message.not_parked"))
-
-    async def held() -> bool:
-        counts = await vhost.counts(QUEUE)
-        return counts.total == len(ids) and service.starts() == dict.fromkeys(ids, 1)
-
-    await eventually(held, what="all of them being held after their first failure")
-    await throughout(held, 1.0, what="all of them being held", every_s=0.1)
-    await alive(process)
-
-    await service.apply_topology()
-    await service.settled()
-    await service.exact(ids)
-    assert service.starts() == dict.fromkeys(ids, 2)
-    await process.ready()
-    await service.stopped(process)
-    await service.at_rest()
 
 
 # Limits of the broker.
