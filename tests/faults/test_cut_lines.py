@@ -16,7 +16,7 @@ from tests.support.process import FleetProcess, StartFleet
 from tests.support.relay import RelayBefore
 from tests.support.service import Service
 from tests.support.vhosts import Vhost
-from tests.support.wire import STAMP_ANSWERED, STAMP_SENT
+from tests.support.wire import STAMP_ANSWERED, STAMP_SENT, publish_into
 
 Rounds = Callable[[int, int], int]
 
@@ -158,11 +158,34 @@ async def test_a_park_whose_confirm_is_lost_leaves_two_copies_and_one_effect(
 ) -> None:
     relay = await relay_before(service.vhost.url)
     process = await service.start(amqp_url=relay.url(service.vhost.url))
-    rule = relay.cut_on(b"work.park.200ms", Direction.TO_SERVER, "after")
+    rule = relay.cut_on(publish_into("work.park.200ms"), Direction.TO_SERVER, "after")
     await service.publish("parked", fail_in=[1, 2])
     await asyncio.wait_for(rule.reached.wait(), 30)
     await service.settled(60)
     await service.exact(["parked"])
     assert service.starts()["parked"] == 3
+    await service.stopped(process)
+    await service.at_rest()
+
+
+async def test_a_park_on_a_line_that_goes_dead_is_made_again_on_another_line(
+    tmp_path: Path, database: Database, vhost: Vhost, fleet: StartFleet, relay_before: RelayBefore
+) -> None:
+    service = Service(
+        tmp_path, database, vhost, fleet, tables={"broker": {"heartbeat": "1s", "operation_timeout": "1s"}}
+    )
+    await service.prepare()
+    relay = await relay_before(vhost.url)
+    process = await service.start(amqp_url=relay.url(vhost.url))
+    # From here on the broker hears nothing from the publisher, whose socket stays open; it may consume and ack.
+    rule = relay.hold_on(publish_into("work.park.200ms"), Direction.TO_SERVER)
+    await service.publish("parked", fail_in=[1, 2])
+    await asyncio.wait_for(rule.reached.wait(), 30)
+    await service.publish("neighbour")
+    await eventually(lambda: service.starts()["parked"] == 3, 40, what="the attempt after the park")
+    await service.settled(30)
+    await service.exact(["parked", "neighbour"])
+    assert service.starts() == {"parked": 3, "neighbour": 1}
+    assert process.events("message.not_parked"), "the line was not dead"
     await service.stopped(process)
     await service.at_rest()

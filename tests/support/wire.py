@@ -1,4 +1,4 @@
-"""Bytes on the line to PostgreSQL by which a test finds the moment that it wants to break."""
+"""Bytes on the lines to PostgreSQL and RabbitMQ by which a test finds the moment that it wants to break."""
 
 from __future__ import annotations
 
@@ -7,3 +7,8 @@ STAMP_SENT = b"RELEASE SAVEPOINT"
 
 STAMP_ANSWERED = b"RELEASE\x00C\x00\x00\x00\x0bCOMMIT\x00"
 """The tags of that call's last two statements. COMMIT alone would be found in other answers too."""
+
+
+def publish_into(queue: str) -> bytes:
+    """Return how a publish into a queue by the default exchange begins: class and method, nothing twice, the key."""
+    return b"\x00\x3c\x00\x28\x00\x00\x00" + bytes((len(queue),)) + queue.encode()
