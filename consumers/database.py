@@ -19,6 +19,13 @@ _NOT_LET_IN = (
     asyncpg.InvalidCatalogNameError,
     asyncpg.TargetServerAttributeNotMatched,
 )
+# The server goes while a session is in use; the driver has words of its own for what it meets then.
+_SESSION_LOST = (
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
 _WRONG_SETTING = (
     asyncpg.UndefinedObjectError,
     asyncpg.InvalidParameterValueError,
@@ -28,9 +35,9 @@ _WRONG_SETTING = (
 
 @contextmanager
 def reaching_database(url: Secret) -> Iterator[None]:
-    """Translate failures to connect inside the block.
+    """Translate failures to connect, and to stay connected, inside the block.
 
-    :raises DatabaseUnavailable: nobody answers there, or the server does not let us in.
+    :raises DatabaseUnavailable: nobody answers there, the server does not let us in, or the session is lost.
     :raises UrlRefused: driver or server do not know what a parameter of the URL says.
     """
     try:
@@ -51,6 +58,8 @@ def reaching_database(url: Secret) -> Iterator[None]:
         # A host name that no DNS could have is a matter of its encoding.
         problem = "its host is no host name" if isinstance(error, UnicodeError) else _sentence(error)
         raise UrlRefused(origin=url.origin, problem=problem, hint="see what the driver takes") from error
+    except _SESSION_LOST as error:
+        raise _unavailable(url, "the session was lost", "the server, or something on the way, ended it") from error
     except OSError as error:
         raise _unavailable(url, *_advice(error, url)) from error
 

@@ -15,6 +15,7 @@ from consumers.secrets import Secret
 from tests.support.command import inbox_fleet
 from tests.support.configs import write_config
 from tests.support.databases import Database
+from tests.support.eventually import eventually
 from tests.support.vhosts import Vhost
 
 CONSUMERS = {"work": {"queue": "work", "handler": "tests.support.behaviours:work"}}
@@ -77,6 +78,34 @@ async def test_a_broker_is_said_to_be_no_database(vhost: Vhost, mode: str) -> No
     said = str(refused.value)
     assert "does not answer as PostgreSQL does; is it another server's port" in said or "is no PostgreSQL" in said
     assert password(url) not in said
+
+
+@pytest.mark.parametrize("between", [True, False], ids=["between two statements", "in a statement"])
+async def test_a_session_that_ends_while_it_is_in_use_is_waited_for(database: Database, between: bool) -> None:
+    connection, other = await database.connect(), await database.connect()
+    pid = connection.get_server_pid()
+    try:
+        with pytest.raises(DatabaseUnavailable), reaching_database(Secret(database.url, origin="the test")):
+            if between:
+                await other.execute("select pg_terminate_backend($1)", pid)
+                await eventually(connection.is_closed, what="the end of the session")
+                await connection.fetch("select 1")
+            else:
+                await connection.fetch("select pg_terminate_backend(pg_backend_pid()), pg_sleep(60)")
+    finally:
+        connection.terminate()
+        await other.close()
+
+
+async def test_a_session_that_the_driver_has_lost_track_of_is_waited_for() -> None:
+    # What it raises where a line ends between the two halves of a statement.
+    confused = asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")
+    url = "postgresql://app:hunter2@db.example/billing"
+    with (
+        pytest.raises(DatabaseUnavailable, match="the session was lost"),
+        reaching_database(Secret(url, origin="the test")),
+    ):
+        raise confused
 
 
 async def test_an_error_of_a_statement_is_not_taken_for_one_of_the_url(database: Database) -> None:
