@@ -14,9 +14,9 @@ from enum import Enum
 from consumers.config import FleetConfig
 from consumers.errors import BrokerUnavailable, ChannelLost, DatabaseUnavailable, TopologyMismatch, TopologyRefused
 from consumers.plan import FleetPlan
-from consumers.secrets import host_of
 from consumers.startup import verify_broker, verify_database
 from inbox import PrivilegesMissing, SchemaError, UnsafeServer, migrations
+from inbox.redaction import host_of
 from pools import PoolOverBudget
 
 

@@ -22,7 +22,7 @@ from yarl import URL
 
 from consumers.broker_faults import channel_lost, unavailable
 from consumers.errors import BrokerUnavailable, ChannelLost
-from consumers.secrets import HIDDEN, host_of, vhost_of
+from inbox.redaction import HIDDEN, host_of, vhost_of
 
 T = TypeVar("T")
 

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import asyncpg
 
 from consumers.errors import DatabaseUnavailable, UrlRefused
-from consumers.secrets import Secret, host_of
+from consumers.secrets import Secret
+from inbox.redaction import host_of
 
 _NOT_LET_IN = (
     asyncpg.PostgresConnectionError,

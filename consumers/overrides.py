@@ -15,9 +15,9 @@ from consumers.config import FleetConfig
 from consumers.config.checks import FAULT_KEYS, is_sqlstate, refused
 from consumers.config.settings import ConsumerSettings
 from consumers.errors import ConfigError
-from consumers.secrets import said
 from inbox import Overrides, Reject, Retry
 from inbox.faults import ACTIONS, Fault
+from inbox.redaction import said
 
 
 def overrides(config: FleetConfig, settings: ConsumerSettings) -> Overrides:

@@ -20,8 +20,8 @@ from consumers.config.quantities import NAME, Seconds, Step
 from consumers.errors import ConsumerNotFound, RegistrationError
 from consumers.handlers import BoundHandler, Handler, inspect_handler
 from consumers.resources import Lifespan, Resources, inspect_lifespan, opened
-from consumers.secrets import said
 from consumers.signatures import described
+from inbox.redaction import said
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from consumers.errors import LifespanFailed, RegistrationError, ResourceMissing
-from consumers.secrets import said
 from consumers.signatures import described
+from inbox.redaction import said
 
 FORM = "an async generator function without parameters that yields one resource, or a tuple of several"
 

@@ -12,10 +12,11 @@ from consumers.connection import Endpoint, connect
 from consumers.database import reaching_database
 from consumers.errors import DatabaseUnavailable
 from consumers.plan import FleetPlan
-from consumers.secrets import Secret, host_of
+from consumers.secrets import Secret
 from consumers.sizing import pool_specs
 from consumers.topology import verify_topologies
 from inbox import Member, UnsafeServer, check_server, is_read_only
+from inbox.redaction import host_of
 from pools import ConnectionBudget, Pool, connection_budget, detect_transaction_pooler, server_limits
 
 

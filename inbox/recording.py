@@ -13,7 +13,7 @@ from inbox import statements
 from inbox.claiming import Claim, CommitUnknown, Recorded, StatementFailed, open_session
 from inbox.judging import Failure
 from inbox.outcomes import Reject, Retry
-from inbox.safe_text import MAX_NAME_TEXT, error_class, error_text, error_trace, safe
+from inbox.safe_text import MAX_NAME_TEXT, error_class, error_text, error_trace, harmless
 from pools import Pool
 
 _TRIES = 40
@@ -80,7 +80,7 @@ async def _write(claim: Claim, failure: Failure) -> Recorded:
         error_text=None if error is None else error_text(error),
         # An answer is no error: where it was raised tells nobody anything.
         error_trace=None if error is None or isinstance(error, (Reject, Retry)) else error_trace(error),
-        reason=None if failure.reason is None else safe(failure.reason, MAX_NAME_TEXT),
+        reason=None if failure.reason is None else harmless(failure.reason, MAX_NAME_TEXT),
         after_s=failure.after_s,
         pacing_s=failure.pacing_s,
     )

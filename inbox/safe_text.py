@@ -1,18 +1,25 @@
 """Text that PostgreSQL stores, made from text that it would refuse.
 
 PostgreSQL text holds neither NUL nor surrogates, and an error text can be of any size. What is stored *about* a
-message must never be the reason why the message cannot be recorded.
+message must never be the reason why the message cannot be recorded. And an error may quote the URL of whatever it
+failed to reach, whose password is for nobody who reads the table.
 """
 
 from __future__ import annotations
 
+import re
 import traceback
+
+from inbox.redaction import without_secrets
 
 MAX_ERROR_TEXT = 4_000
 MAX_ERROR_TRACE = 8_000
 MAX_NAME_TEXT = 500
 MAX_OF_GROUP = 10
 _MAX_FRAMES = 40
+_MAX_SEARCHED = 4 * MAX_ERROR_TRACE
+_CUT_FIRST_WORD = re.compile(r"^\S*")
+_CUT_WORD = re.compile(r"\S*$")
 
 
 def safe(text: str, limit: int = MAX_ERROR_TEXT) -> str:
@@ -20,6 +27,14 @@ def safe(text: str, limit: int = MAX_ERROR_TEXT) -> str:
     # Cut twice: before, so that no huge text is worked on; after, since what is made visible grows.
     visible = text[: limit + 1].replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
     return visible if len(visible) <= limit else visible[: limit - 1] + "…"
+
+
+def harmless(text: str, limit: int = MAX_ERROR_TEXT) -> str:
+    """Return the text as `safe` does, and without secrets."""
+    if len(text) > _MAX_SEARCHED:
+        # A secret that is cut is not known for one, so the word in which the text is cut goes too.
+        text = _CUT_WORD.sub("…", text[:_MAX_SEARCHED])
+    return safe(without_secrets(text), limit)
 
 
 def error_class(error: BaseException) -> str:
@@ -33,8 +48,8 @@ def error_text(error: BaseException) -> str:
     """Return what an error says, and what those in a group say; one whose own `__str__` fails still gets recorded."""
     if isinstance(error, BaseExceptionGroup):
         inner = "; ".join(f"{error_class(each)}: {error_text(each)}" for each in error.exceptions[:MAX_OF_GROUP])
-        return safe(f"{_said(error)}: {inner}")
-    return safe(_said(error))
+        return harmless(f"{_said(error)}: {inner}")
+    return harmless(_said(error))
 
 
 def error_trace(error: BaseException) -> str | None:
@@ -45,6 +60,9 @@ def error_trace(error: BaseException) -> str | None:
         traced = "".join(traceback.format_exception(error, limit=-_MAX_FRAMES))
     except Exception as broken:
         traced = f"(this traceback cannot be printed: {type(broken).__name__})"
+    if len(traced) > _MAX_SEARCHED:
+        traced = _CUT_FIRST_WORD.sub("…", traced[-_MAX_SEARCHED:])
+    traced = without_secrets(traced)
     if len(traced) > MAX_ERROR_TRACE:
         traced = "…" + traced[1 - MAX_ERROR_TRACE :]
     return safe(traced, MAX_ERROR_TRACE)

@@ -17,7 +17,7 @@ from inbox.judging import Failure
 from inbox.outcomes import Reject
 from inbox.policy import Policy
 from inbox.queries import query
-from inbox.safe_text import error_class, error_text, safe
+from inbox.safe_text import error_class, error_text, harmless, safe
 from inbox.states import AttemptOutcome
 from inbox.tries import Due
 from pools import Checkout
@@ -141,5 +141,5 @@ def _said(failure: Failure) -> str:
     if failure.error is None:
         return "the process was stopping"
     if isinstance(failure.error, Reject):
-        return safe(f"rejected: {failure.reason}")
+        return harmless(f"rejected: {failure.reason}")
     return safe(f"{error_class(failure.error)}: {error_text(failure.error)}")

@@ -112,7 +112,7 @@ def _code(error: BaseException) -> Exit | None:
 
 def _text(error: BaseException) -> str:
     from consumers.errors import ConfigError, RegistrationError, TopologyMismatch
-    from consumers.secrets import said
+    from inbox.redaction import said
 
     match error:
         case ConfigError():

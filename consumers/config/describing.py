@@ -11,8 +11,9 @@ import msgspec
 from consumers.config.fleet import FleetConfig
 from consumers.config.quantities import Seconds
 from consumers.config.settings import Settings
-from consumers.secrets import UrlSource, redacted
+from consumers.secrets import UrlSource
 from inbox.durations import text as written
+from inbox.redaction import redacted
 
 
 def describe(config: FleetConfig, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:

@@ -25,7 +25,8 @@ from consumers.config.settings import (
     no_entries,
 )
 from consumers.errors import ConfigError
-from consumers.secrets import Secret, UrlSource, redacted
+from consumers.secrets import Secret, UrlSource
+from inbox.redaction import redacted
 
 
 class FleetConfig(Settings, frozen=True, kw_only=True):

@@ -24,7 +24,8 @@ from consumers.config.quantities import NAME, Name, Seconds, allowed
 from consumers.config.rules import check
 from consumers.config.settings import Settings
 from consumers.errors import ConfigError
-from consumers.secrets import redacted, shown
+from consumers.secrets import shown
+from inbox.redaction import redacted
 
 S = TypeVar("S", bound=Settings)
 Need: TypeAlias = Literal["database", "broker"]

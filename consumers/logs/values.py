@@ -14,8 +14,8 @@ from itertools import islice
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from consumers.secrets import HIDDEN, without_secrets
 from inbox.envelope import Envelope, ExhaustionRecord, Message
+from inbox.redaction import HIDDEN, without_secrets
 
 Plain: TypeAlias = "str | int | float | bool | list[Plain] | dict[str, Plain] | None"
 

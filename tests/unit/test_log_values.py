@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from consumers.logs.values import MAX_ITEMS, MAX_SCANNED, MAX_TEXT, fields, plain, text
-from consumers.secrets import without_secrets
 from inbox.envelope import Attempt, Envelope, Message
+from inbox.redaction import without_secrets
 
 SECRET = "s3cr3t-marker"
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inbox.safe_text import MAX_ERROR_TEXT, MAX_NAME_TEXT, error_class, error_text, safe
+from inbox.safe_text import (
+    MAX_ERROR_TEXT,
+    MAX_ERROR_TRACE,
+    MAX_NAME_TEXT,
+    error_class,
+    error_text,
+    error_trace,
+    harmless,
+    safe,
+)
 
 ANY_TEXT = st.text(st.characters(codec=None, categories=None) | st.characters(min_codepoint=0, max_codepoint=0x10FFFF))
 
@@ -63,3 +73,45 @@ def test_a_class_with_an_impossible_name_is_stored_too() -> None:
     odd = type("Odd", (Exception,), {})
     odd.__qualname__ = "Odd\x00\ud800"
     assert "\\x00\\ud800" in error_class(odd())
+
+
+URL = "postgresql://app:hunter2@db.example:5432/billing"
+
+
+def test_the_text_of_an_error_quotes_a_url_without_its_password() -> None:
+    assert error_text(ConnectionError(f"cannot reach {URL}")) == (
+        "cannot reach postgresql://app:***@db.example:5432/billing"
+    )
+    group = ExceptionGroup("both failed", [OSError(URL), OSError("password=hunter2")])
+    assert "hunter2" not in error_text(group)
+
+
+def test_the_trace_of_an_error_and_of_its_cause_quotes_a_url_without_its_password() -> None:
+    try:
+        try:
+            raise OSError(f"no route to {URL}")
+        except OSError as cause:
+            raise RuntimeError("not sent") from cause
+    except RuntimeError as error:
+        trace = error_trace(error)
+    assert trace is not None
+    assert "no route to postgresql://app:***@db.example" in trace
+    assert "hunter2" not in trace
+
+
+@pytest.mark.parametrize("padding", [*range(MAX_ERROR_TEXT - 60, MAX_ERROR_TEXT), *range(31_940, 32_001)])
+def test_a_password_that_stands_where_a_text_is_cut_is_not_kept(padding: int) -> None:
+    assert "hunter" not in harmless(f"{'x' * (padding - 1)} {URL} {'y' * 100}")
+    assert "hunter" not in harmless(f"{URL} " * (padding // len(URL)))
+
+
+@pytest.mark.parametrize("padding", [*range(MAX_ERROR_TRACE - 120, MAX_ERROR_TRACE), *range(31_880, 32_001)])
+def test_a_password_that_stands_where_a_trace_is_cut_is_not_kept(padding: int) -> None:
+    try:
+        raise OSError(f"{URL} {'y' * padding}")
+    except OSError as error:
+        trace = error_trace(error)
+    assert trace is not None
+    assert len(trace) <= MAX_ERROR_TRACE
+    assert "hunter" not in trace
+    assert "unter2" not in trace

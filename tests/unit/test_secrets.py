@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.secrets import HIDDEN, Secret, Unreadable, UrlSource, has_password, host_of, redacted, shown
+from consumers.secrets import Secret, UrlSource, shown
+from inbox.redaction import HIDDEN, Unreadable, has_password, host_of, redacted
 
 PASSWORD = "hunter2"
 AMQP = ("amqp", "amqps")
