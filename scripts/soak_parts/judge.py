@@ -175,7 +175,7 @@ def _ids(numbers: dict[tuple[str, int], int], is_wrong: Callable[[int], bool]) -
 
 def _was_lost(start: Start | None) -> bool:
     """Whether others may have taken a process for dead."""
-    return start is not None and (start.apart or start.end in (End.KILLED, End.OVERDUE, End.BY_ITSELF))
+    return start is not None and (start.apart or start.code != 0)
 
 
 def _had_free_death_before(attempt: AttemptFact, made: list[AttemptFact]) -> bool:

@@ -149,5 +149,5 @@ def _lines(story: messages.Story | None) -> list[str]:
             f"{'charged' if one.charged else 'uncharged'}, {'alone' if one.alone else 'in company'}, "
             f"{one.started_at:%H:%M:%S.%f} to {ended}, pid {one.pid}, {one.error_class or 'no error'}"
         )
-    lines += [f"{event.event} {event.at:%H:%M:%S.%f} by {event.by_whom}" for event in story.history]
+    lines += [f"{event.event} {event.at:%H:%M:%S.%f} {event.by_whom or ''}".rstrip() for event in story.history]
     return lines
