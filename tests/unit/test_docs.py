@@ -51,8 +51,8 @@ def entries() -> dict[str, str]:
     return found
 
 
-def test_every_fault_of_client_and_server_has_an_entry() -> None:
-    expected = {f"F{number}" for number in (*range(1, 18), *range(31, 56))}
+def test_every_fault_of_broker_database_and_attempts_has_an_entry() -> None:
+    expected = {f"F{number}" for number in range(1, 67)}
     assert expected <= entries().keys()
 
 
