@@ -38,7 +38,7 @@ _FAILING: dict[str, dict[str, Any]] = {
 _OUT_OF_TIME = {name for name in _FAILING if name.startswith("takes too long")}
 
 _MOST_RESIDENT = 300 * 2**20
-"""Three times what a process of the fleet takes."""
+"""Several times what a process of the fleet takes."""
 
 
 @pytest_asyncio.fixture
