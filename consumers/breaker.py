@@ -71,6 +71,13 @@ class Breaker:
         """Whether attempts are held back."""
         return self.reason is not None
 
+    def was_open(self, within_s: float) -> bool:
+        """Whether attempts are held back, or were at some time in the last seconds.
+
+        A fault that the probe does not see lets it close, and opens it again by the next attempt that meets it.
+        """
+        return self.is_open or monotonic() - self._closed_at < within_s
+
     def open(self, reason: str, *, by_handler: bool = False) -> None:
         """Hold attempts back from now on.
 

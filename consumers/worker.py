@@ -11,7 +11,7 @@ import asyncio
 
 import structlog
 
-from consumers.breaker import Breaker
+from consumers.breaker import STABLE_S, Breaker
 from consumers.config import DrainSettings, FleetConfig
 from consumers.connection import Connection
 from consumers.delivery import Delivery
@@ -59,6 +59,8 @@ class Worker:
         self._publisher = publisher
         self._topology = topology_of(plan).for_attempts()
         self._drain_settings: DrainSettings = config.drain
+        # A publish that is not confirmed opens the breaker again so long after it was closed.
+        self._shortly_s = STABLE_S + config.broker.operation_timeout_s
         self._deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()
         settings = plan.settings
         self._telemetry = telemetry.consumer(
@@ -117,8 +119,8 @@ class Worker:
 
     @property
     def paused(self) -> bool:
-        """Whether it starts no attempts, while deliveries may be in its hands."""
-        return self.breaker.is_open
+        """Whether it holds attempts back, or did a moment ago, so that deliveries may be in its hands for long."""
+        return self.breaker.was_open(self._shortly_s)
 
     def not_ready(self) -> str | None:
         """Return why this consumer does no work now, or None."""

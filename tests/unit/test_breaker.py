@@ -208,3 +208,13 @@ async def test_what_was_given_back_during_a_report_is_consumed_again_and_tried_o
             await asyncio.gather(*(keeps_failing() for _ in range(3)))
         assert it.given_back >= 2
         await eventually(lambda: not it.breaker.is_open, what="a breaker that closed when nobody failed any more")
+
+
+async def test_whether_a_breaker_was_open_a_moment_ago_is_known() -> None:
+    async with scene() as it:
+        assert not it.breaker.was_open(3600.0)
+        it.breaker.open("down")
+        assert it.breaker.was_open(0.0)
+        await eventually(lambda: not it.breaker.is_open, what="a breaker that closed")
+        assert it.breaker.was_open(3600.0)
+        assert not it.breaker.was_open(0.0)
