@@ -7,7 +7,6 @@ failed to reach, whose password is for nobody who reads the table.
 
 from __future__ import annotations
 
-import re
 import traceback
 
 from inbox.redaction import without_secrets
@@ -18,8 +17,8 @@ MAX_NAME_TEXT = 500
 MAX_OF_GROUP = 10
 _MAX_FRAMES = 40
 _MAX_SEARCHED = 4 * MAX_ERROR_TRACE
-_CUT_FIRST_WORD = re.compile(r"^\S*")
-_CUT_WORD = re.compile(r"\S*$")
+_CUT_WORD = 2_000
+"""Characters of the word in which a text is cut that go too: a secret of which a part is missing is not seen as one."""
 
 
 def safe(text: str, limit: int = MAX_ERROR_TEXT) -> str:
@@ -32,8 +31,11 @@ def safe(text: str, limit: int = MAX_ERROR_TEXT) -> str:
 def harmless(text: str, limit: int = MAX_ERROR_TEXT) -> str:
     """Return the text as `safe` does, and without secrets."""
     if len(text) > _MAX_SEARCHED:
-        # A secret that is cut is not known for one, so the word in which the text is cut goes too.
-        text = _CUT_WORD.sub("…", text[:_MAX_SEARCHED])
+        text = (
+            text[: _MAX_SEARCHED - _CUT_WORD]
+            + _without_last_word(text[_MAX_SEARCHED - _CUT_WORD : _MAX_SEARCHED])
+            + "…"
+        )
     return safe(without_secrets(text), limit)
 
 
@@ -61,7 +63,8 @@ def error_trace(error: BaseException) -> str | None:
     except Exception as broken:
         traced = f"(this traceback cannot be printed: {type(broken).__name__})"
     if len(traced) > _MAX_SEARCHED:
-        traced = _CUT_FIRST_WORD.sub("…", traced[-_MAX_SEARCHED:])
+        cut = len(traced) - _MAX_SEARCHED
+        traced = "…" + _without_first_word(traced[cut : cut + _CUT_WORD]) + traced[cut + _CUT_WORD :]
     traced = without_secrets(traced)
     if len(traced) > MAX_ERROR_TRACE:
         traced = "…" + traced[1 - MAX_ERROR_TRACE :]
@@ -73,3 +76,13 @@ def _said(error: BaseException) -> str:
         return str(error)
     except Exception as broken:
         return f"(this error cannot be printed: {type(broken).__name__})"
+
+
+def _without_last_word(text: str) -> str:
+    words = text.rsplit(maxsplit=1)
+    return words[0] if len(words) == 2 else ""
+
+
+def _without_first_word(text: str) -> str:
+    words = text.split(maxsplit=1)
+    return words[1] if len(words) == 2 else ""
