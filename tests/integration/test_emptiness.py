@@ -72,6 +72,32 @@ async def test_a_queue_that_is_missing_is_not_seen_empty_and_is_once_it_is_there
         assert await emptiness.seen("work")
 
 
+async def test_a_copy_that_waits_for_a_missing_queue_is_out_of_sight_also_when_that_is_there_again(
+    vhost: Vhost,
+) -> None:
+    """What is seen empty may not be: that is why a look counts only after the time in which the broker tries again."""
+    arguments = {
+        "x-message-ttl": 100,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "work",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+    }
+    await vhost.declare_queue("work.park.100ms", arguments=arguments)
+    await vhost.publish("work.park.100ms", b"")
+
+    async def is_on_its_way() -> bool:
+        counts = await vhost.counts("work.park.100ms")
+        return (counts.ready, counts.total) == (0, 1)
+
+    await eventually(is_on_its_way, what="a copy on its way to a queue that is missing")
+    async with looking(vhost.url, {"work": ["work.park.100ms", "work"]}) as emptiness:
+        assert not await emptiness.seen("work")
+        await vhost.declare_queue("work")
+        assert await emptiness.seen("work")
+    assert await is_on_its_way()
+
+
 async def test_looking_goes_on_after_the_connection_was_lost(vhost: Vhost) -> None:
     await declare(vhost)
     async with looking(vhost.url) as emptiness:

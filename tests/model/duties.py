@@ -72,14 +72,17 @@ class Duties(Lanes):
     # The sweep.
 
     def sweeps(self, world: World) -> Iterator[Move]:
-        """Under the key's lock: judge attempts of dead processes, and ask for a copy where the broker has lost it."""
+        """Under the key's lock: judge attempts of dead processes, and ask for a copy where the broker has lost it.
+
+        What was judged waits like any other message: a copy is asked for only if none is seen.
+        """
         row = world.row
         if row is None or world.lock:
             return
         if row.state is State.ATTEMPTING:
             found = {d for p in (0, 1) for d in self.decided(world, p)} - {world}
             for decided in sorted(found, key=repr):
-                yield Move("sweep judges an attempt whose process is gone", self.obliged(decided))
+                yield Move("sweep judges an attempt whose process is gone", decided)
         elif row.state is State.WAITING and row.due and not row.copy_needed and not _is_seen(world):
             yield Move("sweep finds no copy", self.obliged(world))
 

@@ -158,6 +158,55 @@ async def test_no_statement_of_the_cleaning_reads_a_whole_table(
         assert by_index >= tables, statement
 
 
+async def leave(database: Database) -> None:
+    """Let a few attempts have lost their process, and most messages be far from due."""
+    await database.execute(
+        """
+        update inbox.message set due_at = now() + interval '1 d' where message_id::integer % 10 > 0;
+        update inbox.message m set state = 'attempting', due_at = null, claim_id = a.claim_id
+          from inbox.attempt a where a.key = m.key and m.message_id::integer % 1000 = 0;
+        update inbox.attempt set outcome = 'started', finished_at = null
+         where claim_id in (select claim_id from inbox.message);
+        """
+    )
+
+
+@pytest.mark.parametrize("analyzed", [False, True], ids=["before the server has looked", "after"])
+async def test_no_statement_of_the_sweep_reads_a_whole_table(
+    database: Database, session: asyncpg.Connection[Any], analyzed: bool
+) -> None:
+    await leave(database)
+    if analyzed:
+        await database.execute("analyze")
+    lost = await database.fetchrow("select key, claim_id from inbox.message where state = 'attempting' limit 1")
+    waits = await database.fetchval("select key from inbox.message where state = 'waiting' and due_at < now() limit 1")
+    assert lost is not None
+    start = (datetime(1, 1, 1, tzinfo=UTC), UUID(int=0))
+    for statement, arguments, tables, answers in (
+        ("look_at_consumer", ("test", "billing"), {"member"}, 1),
+        ("find_ownerless", ("billing", JUDGE, UUID(int=0), 5), {"message", "attempt", "member"}, 5),
+        ("judge_ownerless", (*lost, JUDGE, 9, 9, [0.0]), {"message", "attempt", "member"}, 1),
+        ("find_stranded", ("billing", 0.0, *start, 50), {"message"}, 50),
+        ("mark_stranded", (waits, 1, 0.0), {"message"}, 1),
+    ):
+        transaction = session.transaction()
+        await transaction.start()
+        before = await scans(session)
+        rows = await session.fetch(query(statement), *arguments)
+        found = await scans(session) - before
+        await transaction.rollback()
+        by_index = {table for (table, kind), number in found.items() if kind == "idx_scan" and number}
+        partitions = {row["name"] for row in await database.fetch("select name from inbox.receipt_partitions()")}
+        whole = {
+            table
+            for (table, kind), number in found.items()
+            if kind == "seq_scan" and number and table not in partitions
+        }
+        assert (statement, whole) == (statement, set())
+        assert by_index >= tables, statement
+        assert len(rows) == answers, statement
+
+
 @pytest.mark.parametrize("analyzed", [False, True], ids=["before the server has looked", "after"])
 @pytest.mark.parametrize("kept_session", [True, False], ids=["old session", "new session"])
 async def test_no_statement_of_an_attempt_reads_a_whole_table(
