@@ -1,8 +1,8 @@
 """Duties: work that one process of a service does for all of them, such as republishing, sweeping and cleaning.
 
 A duty is held for a while, in database time, and renewed before each round. Who loses the database loses the duty, and
-another process takes it when that time is up. For a moment two may believe that they hold it; so whatever a round does
-is safe if two do it, and holding a duty only saves work.
+another process takes it when that time is up, or when the holder has no heartbeat any more. For a moment two may
+believe that they hold it; so whatever a round does is safe if two do it, and holding a duty only saves work.
 """
 
 from __future__ import annotations

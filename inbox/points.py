@@ -1,4 +1,4 @@
-"""Named points at which a process may die: of an attempt, of what follows from one, of a replay, and of the sweep.
+"""Named points at which a process may die: of attempts and what follows from them, replays, the sweep, republishing.
 
 In production nobody listens and `reach` is one comparison. A test harness installs a listener that kills the process
 at the point it was told, so that "safe against SIGKILL at any point" is proven point by point.
@@ -42,6 +42,11 @@ REPLAY_POINTS = (
 SWEEP_POINTS = (
     "sweep.judged",
     "sweep.marked",
+)
+REPUBLISH_POINTS = (
+    "republish.sent",
+    "republish.confirmed",
+    "republish.cleared",
 )
 
 _listener: Callable[[str], None] | None = None

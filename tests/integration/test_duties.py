@@ -39,6 +39,17 @@ async def test_a_duty_whose_holder_has_vanished_is_taken_when_its_time_is_up(
     assert not await one.hold()
 
 
+@pytest.mark.parametrize("end", ["heartbeat_at = heartbeat_at - 2 * expiry", "stopped_at = inbox.clock()"])
+async def test_a_duty_whose_holder_has_no_heartbeat_any_more_is_taken_before_its_time(
+    process: StartProcess, database: Database, end: str
+) -> None:
+    gone, other = await process("gone"), duty(await process("other"))
+    assert await duty(gone).hold()
+    assert not await other.hold()
+    await database.execute(f"update inbox.member set {end} where id = $1", gone.member.id)
+    assert await other.hold()
+
+
 async def test_a_process_that_stops_lets_another_one_take_over_at_once(process: StartProcess) -> None:
     one, other = duty(await process("one")), duty(await process("other"))
     rounds = 0

@@ -208,6 +208,28 @@ async def test_no_statement_of_the_sweep_reads_a_whole_table(
 
 
 @pytest.mark.parametrize("analyzed", [False, True], ids=["before the server has looked", "after"])
+@pytest.mark.parametrize("what", ["copy", "dead_letter"])
+async def test_no_statement_of_the_republisher_reads_a_whole_table(
+    database: Database, session: asyncpg.Connection[Any], what: str, analyzed: bool
+) -> None:
+    await database.execute(f"update inbox.message set {what}_needed = true where message_id::integer % 10 = 0")
+    if analyzed:
+        await database.execute("analyze")
+    transaction = session.transaction()
+    await transaction.start()
+    before = await scans(session)
+    (owed,) = await session.fetch(query("find_owed"), what, "billing", datetime(1, 1, 1, tzinfo=UTC), UUID(int=0), 1)
+    version = (what, owed["key"], owed["generation"], owed["state"], owed["changed_at"])
+    assert await session.fetch(query("read_owed"), *version)
+    assert await session.fetchval(query("clear_owed"), *version)
+    found = await scans(session) - before
+    await transaction.rollback()
+    assert {table: number for (table, kind), number in found.items() if kind == "seq_scan" and number} == {}
+    # Each page is one look into the index of what is owed, and no sorting of it.
+    assert found["message", "idx_scan"] == 3
+
+
+@pytest.mark.parametrize("analyzed", [False, True], ids=["before the server has looked", "after"])
 @pytest.mark.parametrize("kept_session", [True, False], ids=["old session", "new session"])
 async def test_no_statement_of_an_attempt_reads_a_whole_table(
     database: Database, session: asyncpg.Connection[Any], analyzed: bool, kept_session: bool

@@ -19,7 +19,13 @@ class Trap:
 
     def __init__(self, text: str, number: signal.Signals) -> None:
         self.point, _, nth = text.partition(":")
-        known = (*points.POINTS, *points.EXHAUSTED_POINTS, *points.REPLAY_POINTS, *points.SWEEP_POINTS)
+        known = (
+            *points.POINTS,
+            *points.EXHAUSTED_POINTS,
+            *points.REPLAY_POINTS,
+            *points.SWEEP_POINTS,
+            *points.REPUBLISH_POINTS,
+        )
         if self.point not in known:
             raise argparse.ArgumentTypeError(f"no point is named {self.point!r}; there are: {', '.join(known)}")
         self.left = int(nth or "1")

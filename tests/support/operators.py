@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from inbox import Message, Policy, Reject, replays
+from inbox import Message, Policy, Reject, replay_job, replays
 from inbox.messages import Filter, MessageRow, find
 from inbox.replays import Replay
 from tests.support.command import Finished, inbox_fleet
@@ -75,6 +75,13 @@ async def row_of(database: Database, key: UUID) -> MessageRow:
     """Return a message's row as an operator sees it."""
     (row,) = await find(await database.connect(), Filter(keys=frozenset({key})))
     return row
+
+
+async def replayed(database: Database, *keys: UUID) -> None:
+    """Replay messages that have ended."""
+    made = await frozen(database, Filter(keys=frozenset(keys)))
+    done = await replay_job.run(await database.connect(), made.id, runner="tests")
+    assert done.replayed == len(keys), done
 
 
 class Desk:

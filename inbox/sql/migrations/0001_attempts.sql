@@ -152,7 +152,6 @@ create table inbox.message (
 
 create index message_open on inbox.message (consumer, due_at) where state in ('attempting', 'waiting');
 create index message_terminal on inbox.message (consumer, finished_at, key) where finished_at is not null;
-create index message_obliged on inbox.message (changed_at) where copy_needed or dead_letter_needed;
 
 -- One row per attempt on record; its claim_id fences every write about it.
 create table inbox.attempt (
@@ -373,8 +372,8 @@ create function inbox.exhaust(m inbox.message, p_reason text, p_now timestamptz)
     as $$
 begin
     update inbox.message o
-       set state = 'exhausted', due_at = null, finished_at = p_now, changed_at = p_now, dead_letter_needed = true,
-           reason = p_reason
+       set state = 'exhausted', due_at = null, finished_at = p_now, changed_at = p_now, copy_needed = false,
+           dead_letter_needed = true, reason = p_reason
      where o.key = m.key and o.state = 'waiting' and o.generation = m.generation
     returning * into strict m;
     call inbox.note_exhaustion(m);
