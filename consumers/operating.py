@@ -12,7 +12,8 @@ import inbox
 from consumers.config import FleetConfig
 from consumers.database import reaching_database
 from consumers.errors import DatabaseUnavailable
-from consumers.secrets import Secret, host_of
+from consumers.secrets import Secret
+from inbox.redaction import host_of
 
 _TIMEOUT_S = 10.0
 _ENDED = (asyncpg.PostgresConnectionError, asyncpg.AdminShutdownError, asyncpg.CrashShutdownError)
