@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from consumers.config.checks import BROKER_RETRY_S, least_slack_s
+from consumers.config.checks import BROKER_RETRY_S, dead_letter_queue, least_slack_s
 from consumers.emptiness import Emptiness
 from consumers.plan import ConsumerPlan, FleetPlan
+from consumers.publisher import Publisher
+from consumers.republisher import Destination, Republisher
 from consumers.startup import broker_endpoint
 from consumers.telemetry import Telemetry
 from consumers.topology import topology_of
@@ -18,6 +20,7 @@ from inbox.duties import Duty
 from pools import Pool
 
 _DAY_S = 86_400.0
+_REPUBLISH_EVERY_S = 1.0
 _CLOSE_TIMEOUT_S = 1.0
 
 
@@ -26,17 +29,20 @@ class FleetDuties:
     """The duties of one service, as one process of it takes part in them.
 
     :param pool: not a consumer's.
+    :param publisher: the process's.
     """
 
     plan: FleetPlan
     pool: Pool
     member: Member
     telemetry: Telemetry
+    publisher: Publisher
 
     def work(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
         """Return a name and a task for each duty. A task runs until cancelled."""
         config = self.plan.config
         yield "retention", self._duty("clean", every_s=config.retention.every_s).run(self._clean())
+        yield "republish", self._duty("republish", every_s=_REPUBLISH_EVERY_S).run(self._republish())
         yield "sweep", self._sweep(self._duty("sweep", every_s=config.sweep.every_s))
 
     def _duty(self, name: str, *, every_s: float) -> Duty:
@@ -63,6 +69,24 @@ class FleetDuties:
                 replays_s=config.retention.replays_s,
             ),
             removed=self.telemetry.removed,
+        ).round
+
+    def _republish(self) -> Callable[[], Awaitable[bool]]:
+        """Publish what rows owe."""
+        destinations = {}
+        for consumer in self.plan.consumers.values():
+            settings = consumer.settings
+            destinations[settings.key_name] = Destination(
+                name=consumer.name,
+                queue=settings.queue,
+                dead_letters=dead_letter_queue(settings.queue) if settings.dead_letters else None,
+            )
+        return Republisher(
+            self.pool,
+            self.publisher,
+            destinations,
+            timeout_s=self.plan.config.broker.operation_timeout_s,
+            republished=lambda name, what, outcome: self.telemetry.republished(name, what.value, outcome),
         ).round
 
     async def _sweep(self, duty: Duty) -> None:

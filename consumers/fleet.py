@@ -146,7 +146,13 @@ class _Process:
                 ("publisher", publisher.run()),
                 ("exhaustions", count_exhaustions(plan, housekeeping, self._telemetry)),
                 ("bounds", count_open(housekeeping, bounds.values())),
-                *FleetDuties(plan=plan, pool=housekeeping, member=member, telemetry=self._telemetry).work(),
+                *FleetDuties(
+                    plan=plan,
+                    pool=housekeeping,
+                    member=member,
+                    telemetry=self._telemetry,
+                    publisher=publisher,
+                ).work(),
             ):
                 self._health.task(name, start(name, work))
             company = Company()

@@ -92,6 +92,15 @@ class Telemetry:
         """
         self._metrics.swept.cell({names.L_CONSUMER: consumer, names.L_OUTCOME: outcome}).add(1)
 
+    def republished(self, consumer: str, what: str, outcome: str) -> None:
+        """What a row owes was tried to be published.
+
+        :param what: a fixed word for what is owed.
+        :param outcome: a fixed word for how it went.
+        """
+        labels = {names.L_CONSUMER: consumer, names.L_WHAT: what, names.L_OUTCOME: outcome}
+        self._metrics.republished.cell(labels).add(1)
+
     def removed(self, what: str, number: int) -> None:
         """So many rows were removed after their time.
 

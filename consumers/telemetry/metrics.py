@@ -40,6 +40,7 @@ class Metrics:
         self.parked = Counts(meter, names.PARKED)
         self.exhaustions = Counts(meter, names.EXHAUSTIONS)
         self.swept = Counts(meter, names.SWEPT)
+        self.republished = Counts(meter, names.REPUBLISHED)
         self.removed = Counts(meter, names.REMOVED)
         self.settlements_dropped = Counts(meter, names.SETTLEMENTS_DROPPED)
         self.process_duration = Distributions(names.PROCESS_DURATION)

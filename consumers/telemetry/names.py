@@ -178,6 +178,9 @@ FULL: Final = Metric("inbox.full", "", "1 while a consumer begins no message tha
 SWEPT: Final = Metric(
     "inbox.swept", "{message}", "Messages that this process's sweep has moved on, by what became of them."
 )
+REPUBLISHED: Final = Metric(
+    "inbox.republished", "{message}", "Tries of this process to publish what a row owes, by what became of them."
+)
 REMOVED: Final = Metric("inbox.removed", "{row}", "Rows and partitions that this process removed after their time.")
 LOOP_LAG: Final = Histogram("inbox.loop.lag", "s", "How late the event loop ran what was due.", _LAG)
 BUILD_INFO: Final = Metric("inbox.build.info", "", "What runs here; always 1.")

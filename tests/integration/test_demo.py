@@ -158,7 +158,8 @@ async def test_each_order_has_one_effect_although_everything_was_broken_once(
     assert figures["redeliveries"] > 0
     assert 0 < figures["seconds"] < WITHIN_S
     assert re.search(r"SIGKILL to process 1 \(pid \d+\)", running.said)
-    assert "the broker closed all 4 connections" in running.said
+    closed = re.search(r"the broker closed all (\d+) connections", running.said)
+    assert closed is not None and int(closed[1]) >= 2, "each process consumes through a connection of its own"
     assert re.search(r"PostgreSQL terminated all \d+ sessions", running.said)
     await running.left_nothing(shared_broker)
 

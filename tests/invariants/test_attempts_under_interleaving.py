@@ -195,7 +195,7 @@ class Interleavings(RuleBasedStateMachine):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the product's own pauses, which nothing here depends on."""
-    monkeypatch.setattr("inbox.attempt._RERUN_PAUSE_S", 0.0)
+    monkeypatch.setattr("inbox.performing._RERUN_PAUSE_S", 0.0)
     monkeypatch.setattr("inbox.recording._PAUSE_S", 0.005)
     monkeypatch.setattr("inbox.running.CANCEL_WAIT_S", 0.02)
     monkeypatch.setattr("consumers.lane._BUG_PAUSE_S", 0.0)

@@ -140,7 +140,7 @@ def test_what_becomes_of_a_delivery_is_what_a_lane_does() -> None:
 
 
 def test_every_block_has_a_language_that_is_checked() -> None:
-    assert {block.language for block in blocks()} <= {"python", "toml", "sh", "sql", "json", "mermaid"}
+    assert {block.language for block in blocks()} <= {"python", "toml", "sh", "sql", "json", "mermaid", "text"}
     assert len(blocks("python")) >= 1 and len(blocks("toml")) >= 1 and len(blocks("sh")) >= 2
 
 
