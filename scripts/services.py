@@ -20,9 +20,9 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "prepare":
             require_programs()
             return 0
-        pair = Pair.named(CHECKOUT, options.name)
         if options.command == "start":
-            return _show(pair.start(postgres_version=options.postgres))
+            return _show(Pair.named(CHECKOUT, options.name).start(postgres_version=options.postgres))
+        pair = Pair.looked_up(CHECKOUT, options.name)
         if options.command == "stop":
             pair.stop()
             return 0

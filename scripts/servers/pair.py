@@ -47,6 +47,12 @@ def remove_all(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+def _place(checkout: Path, name: str) -> Path:
+    if not name.replace("-", "").replace("_", "").isalnum():
+        raise ServerError(f"{name!r} is no name for a pair of servers: use letters, digits, - and _")
+    return checkout / ".services" / name
+
+
 class Pair:
     """The servers below one directory. `start` and `stop` may be called from any process, also at the same time."""
 
@@ -60,11 +66,9 @@ class Pair:
         Where the servers could not live below the checkout (path too long or with spaces, or closed to the user that
         runs them) the folder is a link into the temporary directory.
         """
-        if not name.replace("-", "").replace("_", "").isalnum():
-            raise ServerError(f"{name!r} is no name for a pair of servers: use letters, digits, - and _")
-        folder = checkout / ".services"
+        place = _place(checkout, name)
+        folder = place.parent
         folder.mkdir(mode=0o755, exist_ok=True)
-        place = folder / name
         suited = (
             len(str(place)) <= _LONGEST_DIRECTORY and " " not in str(place) and Account.unprivileged().can_reach(folder)
         )
@@ -78,6 +82,11 @@ class Pair:
                 elsewhere.chmod(0o755)
                 place.symlink_to(elsewhere)
         return cls(place)
+
+    @classmethod
+    def looked_up(cls, checkout: Path, name: str) -> Pair:
+        """Return the pair `name` of a checkout as it is. Nothing is made: if there is none, none of it runs."""
+        return cls(_place(checkout, name))
 
     @classmethod
     def all_of(cls, checkout: Path) -> dict[str, Pair]:
@@ -152,7 +161,7 @@ class Pair:
 
     def stop(self) -> None:
         """End the servers that this pair started; their data stays. Does nothing if none runs."""
-        with self._lock("postgres"), self._lock("rabbitmq"):
+        with contextlib.suppress(FileNotFoundError), self._lock("postgres"), self._lock("rabbitmq"):
             self._stop()
 
     def remove(self) -> None:

@@ -78,7 +78,17 @@ def test_other_pairs_that_run_are_named_by_the_status(name: str, services: Servi
     own = services("status", "--name", name, **broker)
     assert own.stdout.startswith("DATABASE_URL=")
     assert not re.search(rf"besides: .*\b{name}\b", own.stderr)
-    Pair.named(CHECKOUT, f"{name}-other").remove()
+
+
+@pytest.mark.parametrize(("command", "code"), [("status", 1), ("env", 1), ("stop", 0), ("remove", 0)])
+def test_to_ask_about_a_pair_that_there_is_not_makes_none(services: Services, command: str, code: int) -> None:
+    absent = f"absent-{os.getpid()}"
+
+    asked = services(command, "--name", absent)
+
+    assert (asked.returncode, asked.stdout) == (code, "")
+    assert ("does not run" in asked.stderr) == (code == 1)
+    assert not (CHECKOUT / ".services" / absent).exists()
 
 
 @pytest.mark.parametrize("version", sorted(installed()))
