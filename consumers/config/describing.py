@@ -1,4 +1,4 @@
-"""A configuration as plain data for people: defaults filled in, durations as written, URLs without passwords."""
+"""A configuration as plain data for people: defaults filled in, quantities as written, URLs without passwords."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import msgspec
 from consumers.config.fleet import FleetConfig
 from consumers.config.quantities import Seconds
 from consumers.config.settings import Settings
+from consumers.config.sizes import Size
+from consumers.config.sizes import text as size_text
 from consumers.secrets import UrlSource
 from inbox.durations import text as written
 from inbox.redaction import redacted
@@ -45,5 +47,7 @@ def _plain(value: object, *, named: bool = False) -> Any:
             return [_plain(item) for item in value]
         case Seconds():
             return written(value)
+        case Size():
+            return size_text(value)
         case _:
             return value

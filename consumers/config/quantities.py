@@ -1,7 +1,7 @@
 """Types of single configuration values, each with the sentence that says what is allowed.
 
-A duration is written with its unit and read into seconds. `allowed(type)` is what an error message says about a
-field of that type, so the rule and its wording stand in one place.
+A duration is written with its unit and read into seconds, a size into bytes. `allowed(type)` is what an error message
+says about a field of that type, so the rule and its wording stand in one place.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, Union, get_args
 
 from msgspec import Meta
 
+from consumers.config.sizes import Size
 from inbox.durations import seconds
 
 _DAY_S = 86_400
@@ -95,6 +96,6 @@ def allowed(kind: Any) -> str:
         return " or ".join(f'"{choice}"' for choice in get_args(kind))
     if origin is tuple:
         return f"a list; each item: {allowed(get_args(kind)[0])}"
-    if isinstance(origin or kind, type) and issubclass(origin or kind, Seconds):
+    if isinstance(origin or kind, type) and issubclass(origin or kind, (Seconds, Size)):
         return kind.allowed  # type: ignore[no-any-return]
     return _PLAIN.get(kind, "a table")

@@ -23,6 +23,7 @@ from consumers.config.fleet import FleetConfig
 from consumers.config.quantities import NAME, Name, Seconds, allowed
 from consumers.config.rules import check
 from consumers.config.settings import Settings
+from consumers.config.sizes import Size
 from consumers.errors import ConfigError
 from consumers.secrets import shown
 from inbox.redaction import redacted
@@ -115,10 +116,10 @@ class _Reader:
                 raise self._refused(path, value, "it is not a list", allowed(kind))
             return tuple(self._value(get_args(kind)[0], item, f"{path}[{at}]") for at, item in enumerate(value))
         try:
-            return msgspec.convert(value, kind, dec_hook=_read_duration)
+            return msgspec.convert(value, kind, dec_hook=_read_quantity)
         except msgspec.ValidationError as error:
-            duration = any(_is_duration(part) for part in (kind, *get_args(kind)))
-            problem = str(error) if duration else f"this {_type_name(value)} cannot stand here"
+            quantity = any(_is_quantity(part) for part in (kind, *get_args(kind)))
+            problem = str(error) if quantity else f"this {_type_name(value)} cannot stand here"
             if isinstance(value, dict):
                 problem += "; a name with dots in it is one key only between quotes"
             raise self._refused(path, value, problem, allowed(kind)) from None
@@ -170,11 +171,11 @@ def _type_name(value: object) -> str:
     return names.get(type(value), "date or time")
 
 
-def _is_duration(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Seconds)
+def _is_quantity(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, (Seconds, Size))
 
 
-def _read_duration(kind: type, written: object) -> object:
-    if issubclass(kind, Seconds):
+def _read_quantity(kind: type, written: object) -> object:
+    if issubclass(kind, (Seconds, Size)):
         return kind.read(written)
     raise NotImplementedError

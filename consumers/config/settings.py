@@ -26,6 +26,7 @@ from consumers.config.quantities import (
     Step,
     Text,
 )
+from consumers.config.sizes import Size
 
 V = TypeVar("V")
 Scalar: TypeAlias = str | int | float | bool
@@ -152,6 +153,8 @@ class ConsumerSettings(Settings, frozen=True, kw_only=True):
     :param pacing_s: the delay before attempt 2, 3, …; the last one repeats.
     :param contention_step_s: how long a copy is parked while another copy of its message is worked on.
     :param max_open: unfinished messages on record at which the consumer begins no other; those on record run on.
+    :param max_stored_bytes: body and properties of a message that is begun; a larger one is rejected, its bytes in the
+        dead-letter queue, and a prefix of them on record.
     :param unknown_types: what becomes of a message whose type has no handler: recorded as rejected, or processed
         without effects, with a receipt.
     :param dead_letters: whether a copy of each message that ends without effect goes to the queue `QUEUE.dead`.
@@ -175,6 +178,7 @@ class ConsumerSettings(Settings, frozen=True, kw_only=True):
     contention_step_s: Step = Step(1)
     handler_timeout_s: Seconds = Seconds(30)
     max_open: Plenty = 100_000
+    max_stored_bytes: Size = Size(16 * 2**20)
     unknown_types: Literal["reject", "ignore"] = "reject"
     dead_letters: bool = True
     faults: Mapping[str, FaultAction] = msgspec.field(default_factory=no_entries)

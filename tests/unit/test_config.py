@@ -9,6 +9,7 @@ import pytest
 
 from consumers.config import FleetConfig, describe, load, parse
 from consumers.config.settings import Settings
+from consumers.config.sizes import Size
 from consumers.errors import ConfigError
 
 MINIMAL = """
@@ -99,6 +100,7 @@ def test_every_key_can_be_given() -> None:
         contention_step = "2s"
         handler_timeout = "20s"
         max_open = 50_000
+        max_stored_bytes = "1.5MiB"
         unknown_types = "ignore"
         [consumers.invoices.types."order.placed"]
         max_attempts = 9
@@ -142,6 +144,7 @@ def test_every_key_can_be_given() -> None:
     assert config.receipts.retention_s == 7 * 86_400
     assert config.retention.terminal_s == 8 * 86_400
     assert consumer.max_open == 50_000
+    assert consumer.max_stored_bytes == 1_572_864
     assert config.pools["shared"].acquire_timeout_s == 1.5
 
 
@@ -161,6 +164,13 @@ def test_a_configuration_cannot_be_changed() -> None:
         ("lanes = true", "consumers.invoices.lanes", "true"),
         ("lanes = 1.5", "consumers.invoices.lanes", "1.5"),
         ("max_open = 0", "consumers.invoices.max_open", "0"),
+        ('max_stored_bytes = "255KiB"', "consumers.invoices.max_stored_bytes", '"255KiB"'),
+        ('max_stored_bytes = "1GiB"', "consumers.invoices.max_stored_bytes", '"1GiB"'),
+        ("max_stored_bytes = 16", "consumers.invoices.max_stored_bytes", "16"),
+        ("max_stored_bytes = 1e7", "consumers.invoices.max_stored_bytes", "10000000.0"),
+        ("max_stored_bytes = true", "consumers.invoices.max_stored_bytes", "true"),
+        ('max_stored_bytes = "-1MiB"', "consumers.invoices.max_stored_bytes", '"-1MiB"'),
+        ('max_stored_bytes = "300000.5B"', "consumers.invoices.max_stored_bytes", '"300000.5B"'),
         ("max_attempts = 0", "consumers.invoices.max_attempts", "0"),
         ("look_ahead = -1", "consumers.invoices.look_ahead", "-1"),
         ('queue_type = "stream"', "consumers.invoices.queue_type", '"stream"'),
@@ -199,6 +209,38 @@ def test_a_value_that_is_not_allowed_is_named_with_its_path(line: str, key: str,
     assert (error.key, error.value) == (key, value)
     if value is not None:
         assert f"{key} = {value}: " in str(error)
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [
+        ("300000", 300_000),
+        ('"300000B"', 300_000),
+        ('"256KiB"', 256 * 2**10),
+        ('"1.5MiB"', 1_572_864),
+        ('" 16 MiB "', 16 * 2**20),
+        ('"0.25GiB"', 256 * 2**20),
+    ],
+)
+def test_a_size_is_read_in_bytes_and_described_as_people_write_it(written: str, size: int) -> None:
+    config = parse(with_consumer(f"max_stored_bytes = {written}"), file="fleet.toml")
+    assert config.consumers["invoices"].max_stored_bytes == size
+    described = describe(config, URLS)["consumers"]["invoices"]["max_stored_bytes"]
+    assert Size.read(described) == size
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("16MB", "16MiB"), ("16 mib", "16MiB"), ("300kB", "300KiB"), ("1G", "1GiB"), ("300000bytes", None), ("5 s", None)],
+)
+def test_a_unit_that_is_not_known_is_refused_with_the_one_that_was_probably_meant(
+    written: str, meant: str | None
+) -> None:
+    error = refusal(with_consumer(f'max_stored_bytes = "{written}"'))
+    assert "unit that is not known" in error.problem
+    assert ("did you mean" in error.problem) is (meant is not None)
+    if meant is not None:
+        assert f'did you mean "{meant}"?' in error.problem
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ from consumers.cli.exits import Exit
 from consumers.config import FleetConfig, parse, settings
 from consumers.config.quantities import Seconds
 from consumers.config.settings import Settings
+from consumers.config.sizes import Size
+from consumers.config.sizes import text as size_text
 from consumers.telemetry import names, outcome_label
 from inbox.durations import text as written
 from inbox.faults import Fault
@@ -281,6 +283,8 @@ def _written(value: object) -> str:
             return str(value).lower()
         case Seconds():
             return f'"{written(value)}"'
+        case Size():
+            return f'"{size_text(value)}"'
         case tuple():
             return f"[{', '.join(_written(each) for each in value)}]"
         case str():
