@@ -40,7 +40,7 @@ from inbox.safe_text import error_class
 from inbox.states import AttemptOutcome
 from inbox.tries import Aborted, Acknowledged, Due, Failed, Lost, Skipped, Stuck, TryOutcome, Unavailable, Unknown
 from inbox.try_session import Try, record_of
-from inbox.tx import Tx
+from inbox.tx import Tx, end, faults_of, why_broken
 from pools import Pool, PoolError, work
 
 _DUE = query("due_exhaustions")
@@ -173,10 +173,11 @@ class Deliverer:
 
         this = Attempt(record.tries, record.generation, one.id)
         ending = await self._runner.run(call, this, tx, timeout_s=one.policy.handler_timeout_s)
-        at_rest = await tx.end()
+        at_rest = await end(tx)
         if one.closed:
             one.checkout.terminate()
-            return Unknown(describe(tx.faults[-1]) if tx.faults else "SessionLost")
+            met = faults_of(tx)
+            return Unknown(describe(met[-1]) if met else "SessionLost")
         if isinstance(ending, Returned):
             reach("exhausted.effects")
             verdict = await self._acknowledged(one, tx, record) if at_rest else broken(tx)
@@ -190,7 +191,7 @@ class Deliverer:
 
     async def _acknowledged(self, one: Try, tx: Tx, record: ExhaustionRecord) -> Acknowledged | Failure:
         """Commit effects and acknowledgement together, or say why that cannot be."""
-        if tx.broken is not None:
+        if why_broken(tx) is not None:
             return broken(tx)
         try:
             await one.commit(statements.acknowledge(record.id, record.key, one.id))

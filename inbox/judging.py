@@ -17,7 +17,7 @@ from inbox.outcomes import MAX_WAIT_S, Duplicate, Ended, Reject, Retry, Waiting
 from inbox.running import GivenUp, Raised, TimedOut
 from inbox.safe_text import error_class, error_text
 from inbox.states import AttemptOutcome, State
-from inbox.tx import Tx
+from inbox.tx import Tx, faults_of, why_broken
 
 _NOW = (0.0,)
 
@@ -52,7 +52,7 @@ def judge(ending: Raised | TimedOut | GivenUp, tx: Tx, overrides: Overrides) -> 
                 case Retry() as answer:
                     return Failure(AttemptOutcome.FAILED, answer, after_s=_after_s(answer))
                 case None:
-                    return _failure(in_handler(error, tuple(tx.faults), overrides), error)
+                    return _failure(in_handler(error, tuple(faults_of(tx)), overrides), error)
                 case unexpected:
                     assert_never(unexpected)
         case TimedOut(after_s):
@@ -67,7 +67,7 @@ def judge(ending: Raised | TimedOut | GivenUp, tx: Tx, overrides: Overrides) -> 
 def broken(tx: Tx) -> Failure:
     """Return the failure of a handler that left its tx in no state to be committed."""
     return Failure(
-        AttemptOutcome.FAILED, TxBroken(tx.broken or "the handler left this tx in the middle of a statement")
+        AttemptOutcome.FAILED, TxBroken(why_broken(tx) or "the handler left this tx in the middle of a statement")
     )
 
 
@@ -110,7 +110,7 @@ def _after_s(answer: Retry) -> float | None:
 
 
 def _swallowed(tx: Tx, error: BaseException, overrides: Overrides) -> Failure:
-    cause = what_aborted(error, tuple(tx.faults))
+    cause = what_aborted(error, tuple(faults_of(tx)))
     failure = _failure(in_handler(cause, (cause,), overrides), cause)
     if failure.outcome is AttemptOutcome.ABORTED:
         return failure

@@ -22,7 +22,7 @@ from inbox.points import reach
 from inbox.recording import record_elsewhere, record_in_place
 from inbox.running import GivenUp, Handle, Returned, Runner, TimedOut
 from inbox.states import State
-from inbox.tx import Tx
+from inbox.tx import Tx, end, faults_of, why_broken
 from pools import Pool, PoolError
 
 log = structlog.get_logger(__name__)
@@ -54,9 +54,10 @@ class Performer:
             began = monotonic()
             ending = await self.runner.run(handle, claim.attempt, tx, timeout_s=left_s)
             left_s -= monotonic() - began
-            at_rest = await tx.end()
+            at_rest = await end(tx)
             if claim.closed:
-                return self.lost(claim, tx.faults[-1] if tx.faults else None)
+                met = faults_of(tx)
+                return self.lost(claim, met[-1] if met else None)
             if isinstance(ending, Returned):
                 reach("effects.done")
                 verdict = await self._stamp(claim, tx) if at_rest else broken(tx)
@@ -80,7 +81,7 @@ class Performer:
 
     async def _stamp(self, claim: Claim, tx: Tx) -> Outcome | Failure:
         """Commit effects and receipt together, or say why that cannot be."""
-        if tx.broken is not None:
+        if why_broken(tx) is not None:
             return broken(tx)
         try:
             await claim.commit(

@@ -13,6 +13,10 @@ from inbox.errors import TxRefused
 
 _ENDS = "the attempt's transaction is ended by the fleet: return, raise, or use `async with tx.savepoint()`"
 _OUTLIVES = "it would outlive the attempt in its session: use SET LOCAL, or a connection of your own"
+_BEGUN = (
+    "the attempt's transaction runs already, read committed and writing, and the fleet's statements rest on that: lock "
+    "what must not change by SELECT … FOR UPDATE, or use a connection of your own"
+)
 _REFUSED: dict[str, str] = {
     "BEGIN": _ENDS,
     "START": _ENDS,
@@ -67,7 +71,10 @@ def _check(query: str) -> None:
     if keyword not in _REFUSED:
         return
     if keyword == "SET":
-        following, _ = _word(query, _skip(query, position))
+        following, position = _word(query, _skip(query, position))
+        scoped, _ = _word(query, _skip(query, position)) if following in ("LOCAL", "SESSION") else (following, 0)
+        if scoped == "TRANSACTION":
+            raise TxRefused(keyword="SET TRANSACTION", advice=_BEGUN)
         if following in _SET_MAY:
             return
     raise TxRefused(keyword=keyword, advice=_REFUSED[keyword])

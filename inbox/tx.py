@@ -140,33 +140,6 @@ class Tx:
         async with self._use():
             await self._connection.execute(f"RELEASE SAVEPOINT {name}")
 
-    # What follows is for the attempt machine.
-
-    @property
-    def faults(self) -> Sequence[BaseException]:
-        """Driver errors that passed through this tx and were not undone by a savepoint, oldest first."""
-        return self._faults
-
-    @property
-    def broken(self) -> str | None:
-        """Why nothing of this transaction may be committed, or None."""
-        return self._broken
-
-    async def end(self) -> bool:
-        """Make the tx dead. Return whether its session is at rest, so that the next statement may be sent on it.
-
-        A statement that a forgotten task still runs is cancelled, since the attempt is over. What the server made of it
-        is anybody's guess, so nothing of such a transaction may be committed.
-        """
-        self._dead = True
-        if self._busy is None:
-            return True
-        busy = self._busy
-        self._broken = self._broken or "a statement of this tx was still running when its handler returned"
-        busy.cancel("the attempt that this statement belonged to is over")
-        done, _ = await asyncio.wait({busy}, timeout=_RELEASE_WAIT_S)
-        return bool(done) and self._busy is None
-
     def _use(self, query: str | None = None) -> _Use:
         if self._dead:
             raise TxDead
@@ -180,6 +153,35 @@ class Tx:
         if query is not None:
             check(query)
         return _Use(self)
+
+
+# What the machine asks of a tx stands outside of the class, so that a handler is offered none of it.
+
+
+def faults_of(tx: Tx) -> Sequence[BaseException]:
+    """Return the driver errors that passed through a tx and were not undone by a savepoint, oldest first."""
+    return tx._faults
+
+
+def why_broken(tx: Tx) -> str | None:
+    """Return why nothing of a transaction may be committed, or None."""
+    return tx._broken
+
+
+async def end(tx: Tx) -> bool:
+    """Make a tx dead. Return whether its session is at rest, so that the next statement may be sent on it.
+
+    A statement that a forgotten task still runs is cancelled, since the attempt is over. What the server made of it
+    is anybody's guess, so nothing of such a transaction may be committed.
+    """
+    tx._dead = True
+    if tx._busy is None:
+        return True
+    busy = tx._busy
+    tx._broken = tx._broken or "a statement of this tx was still running when its handler returned"
+    busy.cancel("the attempt that this statement belonged to is over")
+    done, _ = await asyncio.wait({busy}, timeout=_RELEASE_WAIT_S)
+    return bool(done) and tx._busy is None
 
 
 class _Use:

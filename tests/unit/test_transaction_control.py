@@ -32,6 +32,8 @@ REFUSED = (
     "set session authorization other",
     "set session characteristics as transaction isolation level serializable",
     "set transaction isolation level serializable",
+    "set local transaction read only",
+    "set session transaction read only",
     "set role other",
 )
 DISGUISES = (
@@ -55,7 +57,7 @@ def test_transaction_and_session_control_is_refused_in_every_disguise(statement:
     for written, disguise in product((statement, statement.upper(), statement.title()), DISGUISES):
         with pytest.raises(TxRefused) as refused:
             check(disguise.format(written))
-        assert refused.value.keyword == statement.split()[0].upper()
+        assert refused.value.keyword.split()[0] == statement.split()[0].upper()
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,16 @@ def test_a_refusal_names_the_keyword_and_the_way_to_do_it() -> None:
         check("commit")
     with pytest.raises(TxRefused, match=r"tx refuses SET: .*SET LOCAL"):
         check("set search_path = other")
+
+
+@pytest.mark.parametrize(
+    "written", ["set transaction", "SET LOCAL /* only here */ TRANSACTION", "set session transaction"]
+)
+def test_the_refusal_of_another_isolation_says_that_the_transaction_runs_already(written: str) -> None:
+    with pytest.raises(TxRefused, match=r"tx refuses SET TRANSACTION: .* runs already, read committed") as refused:
+        check(f"{written} isolation level serializable")
+    assert "SET LOCAL" not in str(refused.value)
+    check("set local transaction_timeout = '1s'")
 
 
 @pytest.mark.parametrize(
