@@ -170,7 +170,14 @@ class PublishReturned(PublishError):
 
 
 class PublishRefused(PublishError):
-    """The broker refused the message: a full queue, no such exchange, no permission, a property it does not take."""
+    """The broker refused the message: a full queue, no such exchange, no permission, a property it does not take.
+
+    :param by_queue: its queue takes nothing now, so any other message would fare no better.
+    """
+
+    def __init__(self, *, exchange: str, routing_key: str, message_id: str, problem: str, by_queue: bool) -> None:
+        self.by_queue = by_queue
+        super().__init__(exchange=exchange, routing_key=routing_key, message_id=message_id, problem=problem)
 
 
 class PublishUnconfirmed(PublishError):

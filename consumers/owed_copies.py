@@ -27,6 +27,8 @@ REASON: Final = b"x-inbox-reason"
 ERROR_CLASS: Final = b"x-inbox-error-class"
 ENDED_AT: Final = b"x-inbox-ended-at"
 
+_NAMING: Final = frozenset({KEY, CONSUMER, GENERATION, STATE, REASON, ERROR_CLASS, ENDED_AT})
+
 _EMPTY_LIST = b"\x00\x00"
 
 
@@ -80,7 +82,8 @@ def dead_letter_of(owing: Owing, *, queue: str) -> bytes:
     if copy is None:
         return letter
     listed = PropertyList(copy)
-    full = listed.edit().drop_headers(own.__contains__).add_headers(own.items()).encoded()
+    # Those of the sender too that the row has nothing to say for: they would be taken for ours.
+    full = listed.edit().drop_headers(_NAMING.__contains__).add_headers(own.items()).encoded()
     try:
         check_header_frame(full)
     except HeadersTooLarge:

@@ -1,8 +1,10 @@
 """The republisher: publishes what rows owe to the broker, and clears that once the broker has confirmed it.
 
 It reads obligations in pages, oldest first, and serves some of a page at a time. One that cannot be served pauses by
-itself, for longer each time, and holds up no other; none is given up. What is owed stands in the row, so a process that
-dies at any point leaves the obligation, and at worst a needless copy, which the inbox absorbs.
+itself, for longer each time, and holds up no other. Where the fault is not the message's, because its queue is missing
+or full or the broker confirms nothing, all that would go the same way waits for one pause, and is told of by one line.
+None is given up. What is owed stands in the row, so a process that dies at any point leaves the obligation, and at
+worst a needless copy, which the inbox absorbs.
 """
 
 from __future__ import annotations
@@ -10,17 +12,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from time import monotonic
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 import structlog
 
-from consumers.errors import HeadersTooLarge, MalformedProperties, PublishError
+from consumers.errors import (
+    HeadersTooLarge,
+    MalformedProperties,
+    PublishError,
+    PublishRefused,
+    PublishReturned,
+    PublishUnconfirmed,
+)
 from consumers.owed_copies import copy_of, dead_letter_of
+from consumers.pauses import Pauses
 from consumers.publisher import Publisher
-from inbox import Backoff
-from inbox.claiming import DRIVER_ERRORS
+from inbox.claiming import DRIVER_ERRORS, describe
 from inbox.obligations import Obligation, Owed, Owing, clear, find, read
 from inbox.points import reach
 from pools import Pool, PoolError
@@ -31,8 +41,11 @@ _PAGE = 200
 _AT_A_TIME = 16
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 300.0
+_LONGEST_WAIT_S = 30.0
+_LINE: Final = ""
+"""The way to the broker itself. No queue has an empty name."""
 
-_Key: TypeAlias = tuple[Owed, UUID]
+_Version: TypeAlias = tuple[str, UUID, int, str, datetime]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +61,9 @@ class Destination:
     queue: str
     dead_letters: str | None
 
-
-@dataclass(slots=True)
-class _Pause:
-    place: tuple[str, Owed]
-    backoff: Backoff
-    until: float = 0.0
+    def queue_for(self, what: Owed) -> str | None:
+        """Return the queue for what is owed."""
+        return self.queue if what is Owed.COPY else self.dead_letters
 
 
 class Republisher:
@@ -64,6 +74,7 @@ class Republisher:
     :param timeout_s: of one confirmed publish.
     :param republished: told the consumer's name, what was owed, and how it went: "confirmed", "failed", or "unfit",
         when nothing that may be sent can be made of it.
+    :param clock: for its pauses; returns seconds that only grow.
     """
 
     def __init__(
@@ -74,6 +85,7 @@ class Republisher:
         *,
         timeout_s: float,
         republished: Callable[[str, Owed, str], None] = lambda consumer, what, outcome: None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._pool = pool
         self._publisher = publisher
@@ -81,8 +93,8 @@ class Republisher:
         self._timeout_s = timeout_s
         self._republished = republished
         self._last: dict[tuple[str, Owed], Obligation] = {}
-        self._pauses: dict[_Key, _Pause] = {}
-        self._seen: dict[tuple[str, Owed], set[_Key]] = {}
+        self._pauses = Pauses[_Version](first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S, clock=clock)
+        self._waits = Pauses[str](first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_WAIT_S, clock=clock)
 
     async def round(self) -> bool:
         """Serve a page of what each consumer's messages owe. Safe beside any other round, also of another process.
@@ -90,72 +102,74 @@ class Republisher:
         :return: whether there is more to look at, now.
         :raises PoolError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError: the database does not serve it.
         """
+        self._pauses.forget()
         more = False
         for key_name in self._destinations:
             for what in Owed:
-                if not self._publisher.connected:
+                if not self._publisher.connected or self._waits.on(_LINE):
                     return False
                 more |= await self._page(key_name, what)
         return more
 
     async def _page(self, key_name: str, what: Owed) -> bool:
+        queue = self._destinations[key_name].queue_for(what)
+        if self._closed(queue):
+            return False
         place = key_name, what
         async with self._pool.acquire() as connection:
             page = await find(connection, what, key_name, after=self._last.pop(place, None), limit=_PAGE)
-        self._seen.setdefault(place, set()).update((what, owed.key) for owed in page)
-        await self._serve_all(key_name, [owed for owed in page if not self._pausing(owed)])
-        if len(page) == _PAGE:
-            self._last[place] = page[-1]
-            return True
-        # A pass is over: who was not met owes nothing any more.
-        seen = self._seen.pop(place)
-        for key in [key for key, pause in self._pauses.items() if pause.place == place and key not in seen]:
-            del self._pauses[key]
-        return False
+        await self._serve_all(key_name, queue, [owed for owed in page if not self._pauses.on(owed.version)])
+        if len(page) < _PAGE:
+            return False
+        # Also where the way was closed meanwhile: those at the front must not be the only ones that are ever tried.
+        self._last[place] = page[-1]
+        return not self._closed(queue)
 
-    async def _serve_all(self, key_name: str, page: list[Obligation]) -> None:
+    async def _serve_all(self, key_name: str, queue: str | None, page: list[Obligation]) -> None:
         waiting, trouble = iter(page), list[BaseException]()
 
         async def serve_some() -> None:
             for owed in waiting:
                 try:
-                    await self._serve(key_name, owed)
+                    await self._serve(key_name, queue, owed)
                 except (*DRIVER_ERRORS, PoolError) as error:
+                    # It may be for this row alone, of which the next round must not make its end again.
+                    pause_s = self._pauses.begin(owed.version)
+                    if not trouble:
+                        self._tell_failed(key_name, queue, owed, describe(error), pause_s)
                     trouble.append(error)
-                if trouble or not self._publisher.connected:
+                if trouble or self._closed(queue):
                     return
 
+        # A way that was closed is tried with one of them.
+        at_a_time = 1 if _LINE in self._waits or (queue or _LINE) in self._waits else _AT_A_TIME
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(_AT_A_TIME, len(page))):
+            for _ in range(min(at_a_time, len(page))):
                 group.create_task(serve_some())
         if trouble:
             raise trouble[0]
 
-    async def _serve(self, key_name: str, owed: Obligation) -> None:
-        destination = self._destinations[key_name]
-        queue = destination.queue if owed.what is Owed.COPY else destination.dead_letters
+    async def _serve(self, key_name: str, queue: str | None, owed: Obligation) -> None:
         if queue is not None:
             async with self._pool.acquire() as connection:
                 owing = await read(connection, owed)
-            if owing is None or not await self._published(key_name, owing, queue):
+            if owing is None or not await self._published(key_name, queue, owing):
                 return
         async with self._pool.acquire() as connection:
             await clear(connection, owed)
         reach("republish.cleared")
-        self._pauses.pop((owed.what, owed.key), None)
+        self._pauses.end(owed.version)
 
-    async def _published(self, key_name: str, owing: Owing, queue: str) -> bool:
-        """Return whether the broker has it. If not, that is told, and the obligation pauses."""
-        owed, destination, outcome = owing.obligation, self._destinations[key_name], "failed"
+    async def _published(self, key_name: str, queue: str, owing: Owing) -> bool:
+        """Return whether the broker has it. If not, that is told, and what stands in the way pauses."""
+        owed, destination = owing.obligation, self._destinations[key_name]
         try:
             if owed.what is Owed.COPY:
                 properties = copy_of(owing.message, queue=destination.queue)
             else:
                 properties = dead_letter_of(owing, queue=destination.queue)
             if properties is None:
-                raise _Unfit(
-                    "no copy of it would come back as the same message; discard it when that has been looked at"
-                )
+                raise _Unfit("no copy of it would come back as the same message; look at it, and discard it")
             reach("republish.sent")
             await self._publisher.publish(
                 exchange="",
@@ -167,37 +181,56 @@ class Republisher:
             )
             reach("republish.confirmed")
         except PublishError as error:
-            problem = str(error)
+            self._republished(destination.name, owed.what, "failed")
+            self._failed(key_name, queue, owed, error)
+            return False
         except (_Unfit, HeadersTooLarge, MalformedProperties, ValueError) as error:
-            problem, outcome = str(error), "unfit"
+            problem = str(error)
         else:
             self._republished(destination.name, owed.what, "confirmed")
+            self._waits.end(_LINE)
+            self._waits.end(queue)
             return True
-        self._republished(destination.name, owed.what, outcome)
-        (log.error if outcome == "unfit" else log.warning)(
-            f"republish.{outcome}",
-            owed=owed.what.value,
-            consumer=destination.name,
-            message_id=owed.message_id,
-            key=str(owed.key),
-            queue=queue,
-            problem=problem,
-            next_try_s=round(self._pause(key_name, owed), 1),
-        )
+        self._republished(destination.name, owed.what, "unfit")
+        pause_s = self._pauses.begin(owed.version)
+        log.error("republish.unfit", **self._said(key_name, queue, owed, problem, pause_s))
         return False
 
-    def _pausing(self, owed: Obligation) -> bool:
-        pause = self._pauses.get((owed.what, owed.key))
-        return pause is not None and monotonic() < pause.until
+    def _failed(self, key_name: str, queue: str, owed: Obligation, error: PublishError) -> None:
+        match error:
+            case PublishReturned() | PublishRefused(by_queue=True):
+                way = queue
+            case PublishUnconfirmed():
+                way = _LINE
+                if error.sent:
+                    # What cost the line may have been this message, which must not be the next one again.
+                    self._pauses.begin(owed.version)
+            case _:
+                self._tell_failed(key_name, queue, owed, str(error), self._pauses.begin(owed.version))
+                return
+        # Those that were under way at the same time say the same.
+        if not self._waits.on(way):
+            pause_s = self._waits.begin(way)
+            log.warning("republish.waiting", **self._said(key_name, queue, owed, str(error), pause_s))
 
-    def _pause(self, key_name: str, owed: Obligation) -> float:
-        pause = self._pauses.get((owed.what, owed.key))
-        if pause is None:
-            pause = _Pause((key_name, owed.what), Backoff(first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S))
-            self._pauses[owed.what, owed.key] = pause
-        pause_s = pause.backoff.next_s()
-        pause.until = monotonic() + pause_s
-        return pause_s
+    def _closed(self, queue: str | None) -> bool:
+        if queue is None:
+            return False
+        return not self._publisher.connected or self._waits.on(_LINE) or self._waits.on(queue)
+
+    def _tell_failed(self, key_name: str, queue: str | None, owed: Obligation, problem: str, pause_s: float) -> None:
+        log.warning("republish.failed", **self._said(key_name, queue, owed, problem, pause_s))
+
+    def _said(self, key_name: str, queue: str | None, owed: Obligation, problem: str, pause_s: float) -> dict[str, Any]:
+        return {
+            "owed": owed.what.value,
+            "consumer": self._destinations[key_name].name,
+            "message_id": owed.message_id,
+            "key": str(owed.key),
+            "queue": queue,
+            "problem": problem,
+            "next_try_s": round(pause_s, 1),
+        }
 
 
 class _Unfit(Exception):

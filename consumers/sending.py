@@ -57,10 +57,14 @@ class Letter:
             sent=sent,
         )
 
-    def refused(self, problem: str) -> PublishRefused:
+    def refused(self, problem: str, *, by_queue: bool) -> PublishRefused:
         """Return the error of a publish that the broker did not take."""
         return PublishRefused(
-            exchange=self.exchange, routing_key=self.routing_key, message_id=self.message_id, problem=problem
+            exchange=self.exchange,
+            routing_key=self.routing_key,
+            message_id=self.message_id,
+            problem=problem,
+            by_queue=by_queue,
         )
 
     def returned(self, problem: str) -> PublishReturned:
@@ -95,7 +99,7 @@ async def send(letter: Letter, channel: Channel) -> PublishError | ChannelClosed
     except Returned as error:
         return letter.returned(f"no queue is bound for it ({error.args[0]})")
     except DeliveryError:
-        return letter.refused("the broker answered with a nack: its queue is full or not available")
+        return letter.refused("the broker answered with a nack: its queue is full or not available", by_queue=True)
     except asyncio.CancelledError:
         if is_shutdown():
             raise
@@ -119,4 +123,4 @@ async def send_alone(letter: Letter, connection: Connection) -> PublishError | N
         answer = await send(letter, channel)
     finally:
         await connection.close_channel(channel)
-    return letter.refused(answer.problem) if isinstance(answer, ChannelClosed) else answer
+    return letter.refused(answer.problem, by_queue=False) if isinstance(answer, ChannelClosed) else answer
