@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from consumers.config import FleetConfig
-from consumers.errors import BrokerUnavailable, ChannelLost, DatabaseUnavailable, TopologyMismatch, TopologyRefused
+from consumers.errors import BrokerUnavailable, ChannelLost, DatabaseUnavailable, TopologyMismatch
 from consumers.plan import FleetPlan
 from consumers.startup import verify_broker, verify_database
+from consumers.topology import topologies
 from inbox import PrivilegesMissing, SchemaError, UnsafeServer, migrations
 from inbox.redaction import host_of
 from pools import PoolOverBudget
@@ -47,8 +48,9 @@ class Finding:
 async def examine(plan: FleetPlan) -> list[Finding]:
     """Look at database and broker, both at once, and return what was found.
 
-    :raises ConfigError: a URL cannot be read.
+    :raises ConfigError: a URL cannot be read, or with these settings messages would be lost.
     """
+    topologies(plan)
     database, broker = await asyncio.gather(_database(plan), _broker(plan))
     return [_configuration(plan.config), *database, *broker]
 
@@ -91,8 +93,6 @@ async def _broker(plan: FleetPlan) -> list[Finding]:
         return _ended(steps, 0, host, Status.UNREACHABLE, [str(error)])
     except TopologyMismatch as error:
         return _ended(steps, 1, host, Status.UNFIT, error.differences)
-    except TopologyRefused as error:
-        return _ended(steps, 1, host, Status.UNFIT, [str(error)])
     queues = ", ".join(sorted(consumer.settings.queue for consumer in plan.consumers.values()))
     return [*_passed(steps[:1], host), Finding(check=steps[1], subject=host, status=Status.OK, detail=queues)]
 

@@ -4,7 +4,7 @@ ConsumerError
 ├── BrokerUnavailable    wait and try again; the hint says what an operator looks at
 ├── DatabaseUnavailable  the same
 ├── ChannelLost          the same, when the connection may well be alive
-├── TopologyRefused      change the consumer's queue arguments: with these, messages would be lost
+├── TopologyRefused      change the queue's arguments or names: with these, messages would be lost
 ├── TopologyMismatch     apply the topology, or delete the queue that differs
 ├── PublishError         the message is not known to be in a queue
 │   ├── PublishReturned  bind a queue, then publish again

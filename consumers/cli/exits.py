@@ -67,7 +67,6 @@ def _code(error: BaseException) -> Exit | None:
             | consuming.RegistrationError()
             | consuming.ConsumerNotFound()
             | consuming.ResourceMissing()
-            | consuming.TopologyRefused()
             | PoolConfigError()
         ):
             return Exit.USAGE

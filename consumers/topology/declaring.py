@@ -70,7 +70,7 @@ async def verify(connection: Connection, topology: Topology) -> list[Finding]:
     """Compare what the broker has with what is needed. Changes nothing.
 
     :raises ChannelLost: the broker does not answer.
-    :raises TopologyRefused: with this broker's version messages would be lost.
+    :raises TopologyMismatch: with this broker's version messages would be lost.
     """
     declared = [(queue, queue.declared(connection.server_version)) for queue in topology.queues]
     async with _asking(connection, topology) as asking:
@@ -88,9 +88,9 @@ async def verify(connection: Connection, topology: Topology) -> list[Finding]:
 async def apply(connection: Connection, topology: Topology) -> list[Finding]:
     """Declare what is missing, and bind.
 
-    :raises TopologyMismatch: something differs, or must not or may not be declared; then nothing more was changed.
+    :raises TopologyMismatch: something differs, or must not or may not be declared, or messages would be lost with this
+        broker's version; then nothing more was changed.
     :raises ChannelLost: the broker does not answer.
-    :raises TopologyRefused: with this broker's version messages would be lost.
     """
     found = {(finding.kind, finding.name): finding for finding in await verify(connection, topology)}
     foreign = {exchange.name for exchange in topology.exchanges if exchange.type is None}
@@ -135,7 +135,8 @@ async def verify_topologies(connection: Connection, plan: FleetPlan) -> None:
     """Make sure that the broker has what all consumers of a fleet need.
 
     :raises TopologyMismatch: names everything that is missing or differs.
-    :raises ChannelLost: the broker does not answer. :raises TopologyRefused: messages would be lost.
+    :raises ChannelLost: the broker does not answer.
+    :raises ConfigError: see `topologies`.
     """
     findings = [finding for topology in topologies(plan) for finding in await verify(connection, topology)]
     require(findings)

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from consumers.config.checks import dead_letter_queue, parking_queue
-from consumers.errors import TopologyRefused
+from consumers.config.checks import dead_letter_queue, parking_queue, refused
+from consumers.errors import ConfigError, TopologyMismatch, TopologyRefused
 from consumers.plan import ConsumerPlan, FleetPlan
-from consumers.topology.rules import DELIVERY_LIMIT, check_names, check_work_queue
+from consumers.secrets import shown
+from consumers.topology.rules import BINDING, DELIVERY_LIMIT, NAME, check_names, check_work_queue
 from inbox.durations import text
 
 Argument: TypeAlias = str | int | float | bool
@@ -44,19 +45,18 @@ class Queue:
     def declared(self, server_version: str) -> dict[str, Argument]:
         """Return all arguments for a broker of this version.
 
-        :raises TopologyRefused: the configured delivery limit means something else there.
+        :raises TopologyMismatch: the configured delivery limit means something else there.
         """
         arguments: dict[str, Argument] = {"x-queue-type": self.type, **self.arguments}
         if not self.paced or self.type != "quorum":
             return arguments
         has_default = _major(server_version) >= _FIRST_WITH_A_DEFAULT_LIMIT
         if self.arguments.get(DELIVERY_LIMIT) == _UNLIMITED and not has_default:
-            raise TopologyRefused(
-                queue=self.name,
-                argument=DELIVERY_LIMIT,
-                value=_UNLIMITED,
-                problem=f"RabbitMQ {server_version} would drop each message at its first requeue",
-                allowed="no such argument: this version has no limit by itself",
+            raise TopologyMismatch(
+                differences=[
+                    f"queue {self.name} with {DELIVERY_LIMIT} = {_UNLIMITED}: RabbitMQ {server_version} would drop "
+                    "each message at its first requeue; leave the argument out, this version has no limit by itself"
+                ]
             )
         if has_default:
             arguments.setdefault(DELIVERY_LIMIT, _UNLIMITED)
@@ -190,9 +190,24 @@ def topology_of(plan: ConsumerPlan) -> Topology:
 def topologies(plan: FleetPlan) -> tuple[Topology, ...]:
     """Return what all consumers of a fleet need.
 
-    :raises TopologyRefused: the first one that would lose messages, or cannot be declared.
+    :raises ConfigError: the first setting with which messages would be lost, or nothing could be declared.
     """
-    return tuple(topology_of(consumer) for consumer in plan.consumers.values())
+    needed = []
+    for consumer in plan.consumers.values():
+        try:
+            needed.append(topology_of(consumer))
+        except TopologyRefused as error:
+            raise _in_the_file(plan, consumer, error) from None
+    return tuple(needed)
+
+
+def _in_the_file(plan: FleetPlan, consumer: ConsumerPlan, error: TopologyRefused) -> ConfigError:
+    path = f"consumers.{consumer.name}"
+    key = {NAME: f"{path}.queue", BINDING: f"{path}.bindings"}.get(
+        error.argument, f"{path}.queue_arguments.{error.argument}"
+    )
+    value = None if error.value is None else shown(error.value)
+    return refused(plan.config, key, value, error.problem, error.allowed)
 
 
 def _parking(work_queue: str, step_s: float) -> Queue:

@@ -12,6 +12,8 @@ from pamqp.constants import DOMAIN_REGEX
 
 from consumers.errors import TopologyRefused
 
+NAME = "name"
+BINDING = "binding to exchange"
 DELIVERY_LIMIT = "x-delivery-limit"
 DELIVERIES_PER_ATTEMPT = 10
 """A delivery limit counts what the inbox does not: look-ahead given back by each stop, each lost line. So it has to be
@@ -31,16 +33,16 @@ def check_names(queues: Collection[str], exchanges: Collection[str]) -> None:
     """
     for name in queues:
         if len(name.encode()) > _MAX_NAME_BYTES:
-            raise _refused(name, "name", name, "it is too long", f"at most {_MAX_NAME_BYTES} bytes")
+            raise _refused(name, NAME, name, "it is too long", f"at most {_MAX_NAME_BYTES} bytes")
         if not DOMAIN_REGEX["queue-name"].fullmatch(name):
-            raise _refused(name, "name", name, "the AMQP client does not take it", _NAME_FORM)
+            raise _refused(name, NAME, name, "the AMQP client does not take it", _NAME_FORM)
     for name in exchanges:
         if not name:
             problem = "every queue is bound to the default exchange by its own name, and to no other"
-            raise _refused(next(iter(queues)), "binding to exchange", name, problem, "a named exchange")
+            raise _refused(next(iter(queues)), BINDING, name, problem, "a named exchange")
         if len(name) > _MAX_EXCHANGE_NAME or not DOMAIN_REGEX["exchange-name"].fullmatch(name):
             allowed = f"at most {_MAX_EXCHANGE_NAME} of {_NAME_FORM}"
-            raise _refused(next(iter(queues)), "binding to exchange", name, "the AMQP client does not take it", allowed)
+            raise _refused(next(iter(queues)), BINDING, name, "the AMQP client does not take it", allowed)
 
 
 def check_work_queue(

@@ -246,19 +246,24 @@ def _identity(message: aio_pika.abc.AbstractIncomingMessage) -> dict[str, str | 
 
 
 @pytest.mark.parametrize(
-    ("limit", "problem"),
+    ("limit", "code", "problem"),
     [
-        pytest.param(20, "before they are used up", id="below the need"),
-        pytest.param(-1, "drop each message at its first requeue", id="none, said as this broker takes it for zero"),
+        pytest.param(20, Exit.USAGE, "before they are used up", id="below the need"),
+        pytest.param(
+            -1,
+            Exit.PRECONDITION,
+            "drop each message at its first requeue",
+            id="none, said as this broker takes it for zero",
+        ),
     ],
 )
 async def test_a_delivery_limit_that_would_drop_messages_ends_the_start_by_name(
-    limit: int, problem: str, service: Service, tmp_path: Path
+    limit: int, code: Exit, problem: str, service: Service, tmp_path: Path
 ) -> None:
     text = service.config.read_text(encoding="utf-8")
     service.config.write_text(f"{text}\n[consumers.work.queue_arguments]\nx-delivery-limit = {limit}\n", "utf-8")
     process = service.spawn()
-    await process.exited(Exit.USAGE)
+    await process.exited(code)
     assert "x-delivery-limit" in process.output
     assert problem in process.output
     assert "Traceback" not in process.output

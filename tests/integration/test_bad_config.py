@@ -145,3 +145,47 @@ async def test_a_secret_under_a_wrong_key_is_not_shown(fleet: Path) -> None:
     facts = facts_of(await inbox_fleet("check", folder=fleet, environ=NOWHERE))
     assert facts["key"] == "database.ulr"
     assert "url" in facts["allowed"]
+
+
+LOSING = {
+    "a delivery limit": (
+        "x-delivery-limit = 5",
+        "queue_arguments.x-delivery-limit",
+        "5",
+        "before they are used up",
+    ),
+    "an expiry": ("x-message-ttl = 1000", "queue_arguments.x-message-ttl", "1000", "before they are processed"),
+    "a circle": ('x-dead-letter-exchange = ""', "queue_arguments.x-dead-letter-routing-key", None, "such cycles"),
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        *((command, "a delivery limit") for command in ("run", "topology show", "topology apply", "topology verify")),
+        *(("check", named) for named in LOSING),
+    ],
+)
+async def test_queue_arguments_that_lose_messages_are_refused_by_every_command_before_a_server_is_asked(
+    fleet: Path, command: str, named: str
+) -> None:
+    line, key, value, problem = LOSING[named]
+    (fleet / "fleet.toml").write_text(f"{FLEET}\n[consumers.invoices.queue_arguments]\n{line}\n")
+    done = await inbox_fleet(*command.split(), folder=fleet, environ=NOWHERE)
+    facts = facts_of(done)
+    assert (facts["key"], facts.get("value")) == (f"consumers.invoices.{key}", value)
+    assert problem in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "key"),
+    [
+        ('"billing.invoices"', '"billing[invoices]"', "consumers.invoices.queue"),
+        ("lanes = 4", 'bindings = [{ exchange = "shop!" }]', "consumers.invoices.bindings"),
+    ],
+)
+async def test_names_that_the_broker_would_not_take_are_refused_where_they_stand(
+    fleet: Path, right: str, wrong: str, key: str
+) -> None:
+    (fleet / "fleet.toml").write_text(FLEET.replace(right, wrong))
+    assert facts_of(await inbox_fleet("check", folder=fleet, environ=NOWHERE))["key"] == key
