@@ -12,18 +12,19 @@ from types import MappingProxyType
 from typing import Any
 
 from consumers.config import FleetConfig
-from consumers.config.checks import FAULT_KEYS, is_sqlstate, refused
+from consumers.config.checks import FAULT_KEYS, OF_LOST_SESSION, is_sqlstate, refused
 from consumers.config.settings import ConsumerSettings
 from consumers.errors import ConfigError
 from inbox import Overrides, Reject, Retry
-from inbox.faults import ACTIONS, Fault
+from inbox.faults import ACTIONS, Fault, is_of_lost_session
 from inbox.redaction import said
 
 
 def overrides(config: FleetConfig, settings: ConsumerSettings) -> Overrides:
     """Return what a consumer judges otherwise than the table.
 
-    :raises ConfigError: a key names no exception type, one that is an answer, or one that another key names too.
+    :raises ConfigError: a key names no exception type, one that is an answer, one that no choice can change, or one
+        that another key names too.
     """
     by_sqlstate: dict[str, Fault] = {}
     by_type: dict[type[BaseException], Fault] = {}
@@ -55,6 +56,8 @@ def _exception_type(config: FleetConfig, settings: ConsumerSettings, name: str) 
     if issubclass(found, (Reject, Retry)):
         problem = "it is an answer of a handler, and means what it says"
         raise _refused(config, settings, name, problem, "any exception type but Reject, Retry and their subclasses")
+    if is_of_lost_session(found):
+        raise _refused(config, settings, name, OF_LOST_SESSION, "no choice for this one")
     return found
 
 

@@ -104,8 +104,16 @@ ELSE = Row("", "anything else", Fault.CHARGE, Fault.PAUSE, "a handler fails by i
 
 _BY_CODE = {row.met: row for row in TABLE if isinstance(row.met, str)}
 _BY_TYPE = {row.met: row for row in TABLE if not isinstance(row.met, str)}
-LOST_WITH_ITS_SESSION = frozenset(row.met for row in TABLE if isinstance(row.met, str) and row.handler is _LOST)
-"""SQLSTATEs that no override can reach: whoever meets them needs a new session, whatever is charged."""
+
+
+def is_of_lost_session(met: str | type[BaseException]) -> bool:
+    """Return whether an error means that its session is of no use any more, so that no override is asked about it.
+
+    :param met: a SQLSTATE, or an exception type.
+    """
+    if isinstance(met, str):
+        return met in _BY_CODE and _BY_CODE[met].handler is _LOST
+    return any(kind in _BY_TYPE and _BY_TYPE[kind].handler is _LOST for kind in met.__mro__)
 
 
 @dataclass(frozen=True, slots=True)

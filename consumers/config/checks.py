@@ -11,13 +11,14 @@ from consumers.config.fleet import FleetConfig
 from consumers.config.settings import ConsumerSettings
 from consumers.errors import ConfigError
 from inbox.durations import text as written
-from inbox.faults import LOST_WITH_ITS_SESSION
+from inbox.faults import is_of_lost_session
 
 MAX_STEPS = 16
 FAULT_KEYS = (
     'a SQLSTATE such as "P0001", a class of them such as "23", or the full name of an exception type between quotes, '
     'such as "httpx.ConnectError"'
 )
+OF_LOST_SESSION = "it cannot be overridden: whoever meets it has lost its session, and is not charged for that"
 _SQLSTATE = re.compile(r"[0-9A-Z]{5}|[0-9A-Z]{2}")
 _DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 MAX_QUEUE_NAME_BYTES = 255
@@ -173,9 +174,8 @@ def check_faults(config: FleetConfig, consumer: ConsumerSettings) -> None:
         key = f'consumers.{consumer.name}.faults."{name}"'
         if not is_sqlstate(name) and not _DOTTED_NAME.fullmatch(name):
             raise refused(config, key, f'"{action}"', "it names no error", FAULT_KEYS)
-        if name in LOST_WITH_ITS_SESSION:
-            problem = "whoever meets it has lost its session, and is not charged for that"
-            raise refused(config, key, f'"{action}"', problem, "no choice for this one")
+        if is_of_lost_session(name):
+            raise refused(config, key, f'"{action}"', OF_LOST_SESSION, "no choice for this one")
 
 
 def is_sqlstate(key: str) -> bool:

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+import asyncpg
 import pytest
 
 from inbox import Attempt, Overrides, Policy, Reject, Retry, Tx, blocked
 from inbox.faults import ACTIONS
-from inbox.outcomes import Outcome, Processed, Unavailable, Waiting
+from inbox.outcomes import Outcome, Processed, Unavailable, Unknown, Waiting
 from inbox.states import State
 from pools import SessionSettings
 from tests.support.databases import Database
@@ -405,3 +406,41 @@ async def test_a_deadlock_beside_a_rejection_runs_again_and_the_rejection_is_hea
 
     assert ended(await one.attempt(message(), Handler(both), PACED)) == (State.REJECTED, 1, "never")
     assert deadlocks == 0
+
+
+# A session that is lost, and what only looks like it.
+
+
+@pytest.mark.parametrize(("key", "sqlstate"), [("08", "08006"), ("08001", "08001"), ("57P01", "57P01")])
+async def test_a_foreign_servers_lost_connection_is_judged_as_chosen_since_the_session_lives(
+    process: StartProcess, key: str, sqlstate: str
+) -> None:
+    one = await process()
+    outcome = await one.attempt(message(), meeting(sqlstate), choosing({key: "pause"}))
+    assert "Error" in waits(outcome, charged=False, pauses=True)
+
+
+async def test_a_lost_connection_of_the_handlers_own_is_judged_as_chosen(process: StartProcess) -> None:
+    async def meet(_: Attempt, tx: Tx) -> None:
+        raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+
+    one = await process()
+    policy = choosing({asyncpg.PostgresConnectionError: "abort"})
+    assert waits(await one.attempt(message(), Handler(meet), policy), charged=False) == "ConnectionDoesNotExistError"
+
+
+@HOT_AND_COUNTED
+async def test_no_choice_is_asked_about_a_tx_whose_session_is_lost(
+    process: StartProcess, database: Database, redelivered: bool
+) -> None:
+    async def meet(_: Attempt, tx: Tx) -> None:
+        pid = await tx.fetchval("select pg_backend_pid()")
+        await database.execute(f"select pg_terminate_backend({pid})")
+        await tx.execute("select pg_sleep(60)")
+
+    one = await process()
+    charging = dict.fromkeys(("08", "08003", "08006", "57", "57P01"), "charge")
+    policy = choosing({**charging, asyncpg.PostgresError: "charge", OSError: "charge", Exception: "charge"})
+    outcome = await one.attempt(message(), Handler(meet), policy, redelivered=redelivered)
+    assert isinstance(outcome, Unknown), outcome
+    assert await database.fetchval("select count(*) from inbox.attempt where charged") == 0

@@ -15,7 +15,7 @@ from consumers.config.settings import FaultAction
 from consumers.errors import ConfigError
 from consumers.plan import plan
 from inbox import Overrides
-from inbox.faults import ACTIONS, NO_OVERRIDES, Fault
+from inbox.faults import ACTIONS, NO_OVERRIDES, TABLE, Fault
 
 MODULE = """
 from consumers import Consumer, Reject
@@ -126,9 +126,13 @@ def test_a_name_with_dots_that_stands_without_quotes_is_told_apart(planned: Plan
     assert "between quotes" in error.problem
 
 
-@pytest.mark.parametrize("sqlstate", ["26000", "25P03", "25P04"])
-def test_nobody_chooses_about_a_session_that_is_lost(planned: Planned, sqlstate: str) -> None:
-    assert "has lost its session" in refusal(planned, f'"{sqlstate}" = "charge"').problem
+@pytest.mark.parametrize(
+    "key", [*(row.key for row in TABLE if row.handler is Fault.SESSION_LOST), "asyncpg.exceptions.ProtocolError"]
+)
+def test_nobody_chooses_about_a_session_that_is_lost(planned: Planned, key: str) -> None:
+    error = refusal(planned, f'"{key}" = "charge"')
+    assert (error.key, error.value) == (f'consumers.invoices.faults."{key}"', '"charge"')
+    assert "it cannot be overridden: whoever meets it has lost its session" in error.problem
 
 
 @pytest.mark.parametrize(
