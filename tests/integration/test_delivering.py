@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from consumers.stored import envelope_of
-from inbox import Attempt, Deliverer, ExhaustionRecord, Policy, Reject, Retry, Tx, exhaustions
+from inbox import Attempt, Deliverer, ExhaustionRecord, Overrides, Policy, Reject, Retry, Tx, exhaustions
 from inbox.exhaustions import Answer
+from inbox.faults import ACTIONS
 from inbox.outcomes import Processed
 from inbox.running import Runner
 from inbox.tries import (
@@ -253,6 +255,23 @@ async def test_a_deadlock_is_not_charged_but_bounded(process: StartProcess, data
     found = await row(database)
     assert (found["tries"], found["aborts"]) == (0, 1)
     assert isinstance(await deliver(one, Report(collide), policy), Stuck)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+async def test_choices_hold_for_a_record_too_but_none_of_them_calls_the_handler_again_at_once(
+    process: StartProcess, database: Database, action: str
+) -> None:
+    one, report = await process(), Report(ConnectionError("the ticket system is down"))
+    await exhausted_record(one)
+    chosen = Overrides(MappingProxyType({}), MappingProxyType({ConnectionError: ACTIONS[action]}))
+    outcome = await deliver(one, report, Policy(pacing_s=(5.0,), faults=chosen))
+    if action == "charge":
+        assert outcome == Failed(1, 5.0, "builtins.ConnectionError")
+    else:
+        assert outcome == Aborted(5.0, "builtins.ConnectionError")
+    assert len(report.calls) == 1
+    found = await row(database)
+    assert (found["tries"], found["aborts"]) == ((1, 0) if action == "charge" else (0, 1))
 
 
 async def test_a_lost_session_is_not_charged_and_its_process_tries_again(
