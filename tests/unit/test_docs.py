@@ -130,6 +130,8 @@ def test_the_faults_are_those_of_the_code() -> None:
     assert page == fault_table.written(page), "scripts/fault_table.py writes it anew"
     said = {word for word, *_ in table("faults.md", "word", "charged")}
     assert said == {fault.value for fault in Fault}
+    of_records = [word for words, *_ in table("faults.md", "judged", "charged") for word in re.split("`?, `?", words)]
+    assert sorted(of_records) == sorted(said)
 
 
 def test_what_becomes_of_a_delivery_is_what_a_lane_does() -> None:
