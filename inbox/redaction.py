@@ -58,7 +58,7 @@ def parts_of(url: str) -> UrlParts:
         raise Unreadable("it holds blanks or control characters")
     # An @, /, ? or # in the password that was not percent-encoded shifts every later part: nothing can be trusted.
     if "@" in split.path or "@" in split.query or split.fragment or "#" in url or split.netloc.count("@") > 1:
-        raise Unreadable("an @, /, ? or # in its user or password is not percent-encoded")
+        raise Unreadable("an @, /, ? or # in its user, password or path is not percent-encoded")
     account, _, hosts = split.netloc.rpartition("@")
     user, colon, _ = account.partition(":")
     if not _USER.fullmatch(user):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -70,11 +70,21 @@ class FleetConfig(Settings, frozen=True, kw_only=True):
 
         :raises ConfigError: it is missing or unusable.
         """
-        return self._url("broker", self.broker_source(), environ)
+        # Imported here: commands that ask the database alone need nothing of what reads it.
+        from consumers.broker_url import check_broker_url
 
-    def _url(self, table: str, source: UrlSource, environ: Mapping[str, str]) -> Secret:
+        return self._url("broker", self.broker_source(), environ, check_broker_url)
+
+    def _url(
+        self,
+        table: str,
+        source: UrlSource,
+        environ: Mapping[str, str],
+        check: Callable[[str], None] = lambda _: None,
+    ) -> Secret:
         try:
-            return source.read(environ)
+            url = source.read(environ)
+            check(url.reveal())
         except ValueError as error:
             field = "url_env" if source.env is not None else "url_file" if source.file is not None else "url"
             named = source.env or source.file or ""
@@ -85,6 +95,7 @@ class FleetConfig(Settings, frozen=True, kw_only=True):
                 problem=str(error),
                 allowed=f"url_env or url_file that leads to a URL such as {source.schemes[0]}://user:password@host/name",
             ) from None
+        return url
 
 
 def _source(settings: DatabaseSettings | BrokerSettings, default_env: str, schemes: tuple[str, ...]) -> UrlSource:

@@ -140,6 +140,21 @@ async def test_a_url_that_is_missing_is_said_before_anything_is_asked(fleet: Pat
     assert "DATABASE_URL" in " ".join(facts.values())
 
 
+@pytest.mark.parametrize("command", ["run", "check", "topology verify"])
+@pytest.mark.parametrize(
+    ("end", "problem"),
+    [("?heartbeat=99", "broker.heartbeat"), (":0/shop", "its port is 0"), ("/sh%op", "two hexadecimal digits")],
+)
+async def test_a_broker_url_that_no_client_could_use_ends_every_command_at_once(
+    fleet: Path, command: str, end: str, problem: str
+) -> None:
+    environ = {**NOWHERE, "AMQP_URL": f"amqp://app:hunter2@127.0.0.1{end}"}
+    done = await inbox_fleet(*command.split(), folder=fleet, environ=environ)
+    facts = facts_of(done)
+    assert (facts["key"], facts["value"]) == ("broker.url_env", "AMQP_URL")
+    assert problem in done.stderr
+
+
 async def test_a_secret_under_a_wrong_key_is_not_shown(fleet: Path) -> None:
     (fleet / "fleet.toml").write_text(FLEET + '\n[database]\nulr = "postgresql://app:hunter2@db/billing"\n')
     facts = facts_of(await inbox_fleet("check", folder=fleet, environ=NOWHERE))
