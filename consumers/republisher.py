@@ -10,6 +10,7 @@ worst a needless copy, which the inbox absorbs.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,6 +40,8 @@ log = structlog.get_logger(__name__)
 
 _PAGE = 200
 _AT_A_TIME = 16
+_BYTES_AT_A_TIME = 16 * 2**20
+"""Of bodies, unless one alone has more: what is owed may be many of the largest messages there are."""
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 300.0
 _LONGEST_WAIT_S = 30.0
@@ -126,28 +129,34 @@ class Republisher:
         return not self._closed(queue)
 
     async def _serve_all(self, key_name: str, queue: str | None, page: list[Obligation]) -> None:
-        waiting, trouble = iter(page), list[BaseException]()
+        rest, trouble = deque(page), list[BaseException]()
 
-        async def serve_some() -> None:
-            for owed in waiting:
-                try:
-                    await self._serve(key_name, queue, owed)
-                except (*DRIVER_ERRORS, PoolError) as error:
-                    # It may be for this row alone, of which the next round must not make its end again.
-                    pause_s = self._pauses.begin(owed.version)
-                    if not trouble:
-                        self._tell_failed(key_name, queue, owed, describe(error), pause_s)
-                    trouble.append(error)
-                if trouble or self._closed(queue):
-                    return
+        async def serve(owed: Obligation) -> None:
+            try:
+                await self._serve(key_name, queue, owed)
+            except (*DRIVER_ERRORS, PoolError) as error:
+                # It may be for this row alone, which must not be the end of the next round again.
+                pause_s = self._pauses.begin(owed.version)
+                if not trouble:
+                    self._tell_failed(key_name, queue, owed, describe(error), pause_s)
+                trouble.append(error)
 
-        # A way that was closed is tried with one of them.
-        at_a_time = 1 if _LINE in self._waits or (queue or _LINE) in self._waits else _AT_A_TIME
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(at_a_time, len(page))):
-                group.create_task(serve_some())
-        if trouble:
-            raise trouble[0]
+        while rest and not self._closed(queue):
+            async with asyncio.TaskGroup() as group:
+                for owed in self._at_once(rest, queue):
+                    group.create_task(serve(owed))
+            if trouble:
+                raise trouble[0]
+
+    def _at_once(self, rest: deque[Obligation], queue: str | None) -> list[Obligation]:
+        """Take from the rest what is served at the same time: one if its way was closed before, and few large ones."""
+        most = 1 if _LINE in self._waits or (queue or _LINE) in self._waits else _AT_A_TIME
+        taken = [rest.popleft()]
+        size = taken[0].body_bytes
+        while rest and len(taken) < most and size + rest[0].body_bytes <= _BYTES_AT_A_TIME:
+            taken.append(rest.popleft())
+            size += taken[-1].body_bytes
+        return taken
 
     async def _serve(self, key_name: str, queue: str | None, owed: Obligation) -> None:
         if queue is not None:

@@ -36,7 +36,9 @@ class Rows:
         self.found = self.read_times = 0
         self.broken: set[str] = set()
 
-    def add(self, *ids: str, what: Owed = Owed.DEAD_LETTER, properties: bytes | None = None) -> None:
+    def add(
+        self, *ids: str, what: Owed = Owed.DEAD_LETTER, properties: bytes | None = None, body_bytes: int = 2
+    ) -> None:
         for each in ids:
             raw = listing(message_id=each, app_id="/shop") if properties is None else properties
             row = message(each, properties=raw, consumer="billing")
@@ -48,7 +50,7 @@ class Rows:
                 changed_at=BEGAN + timedelta(seconds=len(self.owed)),
                 message_id=each,
                 type=row.type,
-                body_bytes=len(row.body),
+                body_bytes=body_bytes,
             )
             self.owed[obligation] = row
 
@@ -190,6 +192,17 @@ async def test_all_that_is_owed_is_published_once_some_of_it_at_a_time(
     assert broker.most_at_once == 16
     assert (rows.owed, lines) == ({}, [])
     assert fleet.told == {("dead_letter", "confirmed"): 450}
+
+
+async def test_of_large_messages_few_are_in_memory_at_a_time(fleet: Fleet, rows: Rows, broker: Broker) -> None:
+    rows.add(*many(12), body_bytes=6 * 2**20)
+    await fleet.seconds(1)
+    assert broker.most_at_once == 2
+    rows.add("huge-1", "huge-2", body_bytes=100 * 2**20)
+    broker.most_at_once = 0
+    await fleet.seconds(1)
+    assert broker.most_at_once == 1
+    assert rows.ids == []
 
 
 async def test_what_has_changed_since_it_was_found_is_not_published(
