@@ -52,12 +52,26 @@ async def examine(plan: FleetPlan) -> list[Finding]:
     """
     topologies(plan)
     database, broker = await asyncio.gather(_database(plan), _broker(plan))
-    return [_configuration(plan.config), *database, *broker]
+    return [_configuration(plan.config), *_resources(plan), *database, *broker]
 
 
 def _configuration(config: FleetConfig) -> Finding:
     names = ", ".join(sorted(config.consumers))
     return Finding(check="configuration", subject=config.file, status=Status.OK, detail=f"consumers: {names}")
+
+
+def _resources(plan: FleetPlan) -> list[Finding]:
+    """Lifespans are not opened here, so what they do not name is not known."""
+    return [
+        Finding(
+            check="resources",
+            subject=f"consumer {consumer.name}",
+            status=Status.NOT_CHECKED,
+            detail=f"seen at a start alone, unless lifespans are annotated by what they yield: {unseen}",
+        )
+        for consumer in plan.consumers.values()
+        for unseen in consumer.unseen
+    ]
 
 
 async def _database(plan: FleetPlan) -> list[Finding]:

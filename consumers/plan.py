@@ -26,6 +26,7 @@ from consumers.handlers import Handler
 from consumers.overrides import overrides
 from consumers.registry import CATCH_ALL, Consumer, load_consumer
 from inbox import Overrides, Policy
+from pools import Pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +35,14 @@ class ConsumerPlan:
 
     :param policies: by message type, for types that have settings or a handler of their own, and "*".
     :param exhaustion_policy: for the delivery of exhaustion records: the consumer's own, whatever types have.
+    :param unseen: parameters of handlers of which only a start can tell whether something provides them.
     """
 
     settings: ConsumerSettings
     consumer: Consumer
     policies: Mapping[str, Policy]
     exhaustion_policy: Policy
+    unseen: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -87,6 +90,7 @@ def plan(config: FleetConfig) -> FleetPlan:
 
     :raises ConfigError: a handler reference does not lead to its consumer, or settings do not fit the handlers.
     :raises RegistrationError: an imported module registers a function that cannot be a handler.
+    :raises ResourceMissing: a handler needs what, by their annotations, no lifespan provides.
     """
     consumers = {name: _consumer_plan(config, settings) for name, settings in config.consumers.items()}
     _check_queues(config, consumers)
@@ -122,6 +126,7 @@ def _consumer_plan(config: FleetConfig, settings: ConsumerSettings) -> ConsumerP
         consumer=consumer,
         policies=policies,
         exhaustion_policy=_policy(settings, TypeSettings(), None, faults),
+        unseen=consumer.check_resources(Pool),
     )
     check_parking(config, settings, planned.parking_steps_s)
     check_sweep(config, settings, planned.parking_steps_s[-1], planned.longest_handler_timeout_s)

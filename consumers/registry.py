@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from consumers.config.checks import MAX_STEPS
 from consumers.config.quantities import NAME, Seconds, Step
+from consumers.declared import check_resources
 from consumers.errors import ConsumerNotFound, RegistrationError
 from consumers.handlers import BoundHandler, Handler, inspect_handler
 from consumers.resources import Lifespan, Resources, inspect_lifespan, opened
@@ -155,6 +156,15 @@ class Consumer:
             one could not be closed.
         """
         return opened(self.name, self._lifespans, start_timeout_s=start_timeout_s, stop_timeout_s=stop_timeout_s)
+
+    def check_resources(self, *also: type) -> tuple[str, ...]:
+        """Return which parameters of handlers can be served or refused at a start alone, by what lifespans name.
+
+        :param also: classes that the fleet itself provides.
+        :raises ResourceMissing: a handler needs what, by their annotations, no lifespan provides.
+        """
+        reporting = () if self._on_exhausted is None else (self._on_exhausted,)
+        return check_resources(self.name, [*self._handlers.values(), *reporting], self._lifespans, also=also)
 
     def resolve(self, provided: Resources) -> Routes:
         """Return all handlers with their resources.

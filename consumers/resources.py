@@ -28,11 +28,13 @@ class Lifespan:
 
     :param name: "module:qualname".
     :param where: "file:line".
+    :param function: as it was written.
     :param open: returns the context manager whose value is what it provides.
     """
 
     name: str
     where: str
+    function: Any
     open: Callable[[], AbstractAsyncContextManager[object]]
 
 
@@ -93,9 +95,9 @@ def inspect_lifespan(consumer: str, function: Any) -> Lifespan:
     if required:
         raise refused(f"it needs {', '.join(required)}, and nobody passes that")
     if inspect.isasyncgenfunction(function):
-        return Lifespan(name=name, where=where, open=asynccontextmanager(function))
+        return Lifespan(name=name, where=where, function=function, open=asynccontextmanager(function))
     if inspect.isasyncgenfunction(inspect.unwrap(function)) or hasattr(function, "__aenter__"):
-        return Lifespan(name=name, where=where, open=function)
+        return Lifespan(name=name, where=where, function=function, open=function)
     raise refused("it is neither an async generator nor decorated with @asynccontextmanager")
 
 

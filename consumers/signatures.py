@@ -77,6 +77,17 @@ def parameters(function: Any) -> list[inspect.Parameter]:
     return [parameter for parameter in signature.parameters.values() if parameter.name not in bound]
 
 
+def return_annotation(function: Any) -> Any:
+    """Return how the answer of a function is annotated, which may be text.
+
+    :raises ValueError: it is not known.
+    """
+    try:
+        return _signature(function).return_annotation
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
 def evaluated(annotation: Any, function: Any) -> Any:
     """Return what an annotation stands for.
 

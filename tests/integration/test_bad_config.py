@@ -140,6 +140,18 @@ async def test_a_url_that_is_missing_is_said_before_anything_is_asked(fleet: Pat
     assert "DATABASE_URL" in " ".join(facts.values())
 
 
+@pytest.mark.parametrize("command", ["run", "check", "topology show", "topology verify"])
+async def test_a_handler_that_asks_for_what_no_lifespan_provides_is_refused_by_every_command(
+    fleet: Path, command: str
+) -> None:
+    (fleet / "config_handlers.py").write_text(f"from pathlib import Path\n{HANDLERS.replace('tx)', 'tx, path: Path)')}")
+    done = await inbox_fleet(*command.split(), folder=fleet, environ=NOWHERE)
+    assert (done.code, done.stdout) == (Exit.USAGE, "")
+    (line,) = done.stderr.splitlines()
+    assert "parameter path of config_handlers:invoice (config_handlers.py:" in line
+    assert "no lifespan provides pathlib.Path; by their annotations: nothing" in line
+
+
 @pytest.mark.parametrize("command", ["run", "check", "topology verify"])
 @pytest.mark.parametrize(
     ("end", "problem"),

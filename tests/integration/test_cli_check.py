@@ -124,3 +124,35 @@ async def test_configuration_and_handlers_come_first(fleet: Path) -> None:
     done = await inbox_fleet("check", "--output", "json", folder=fleet, environ=environ)
     assert (done.code, done.stdout) == (Exit.USAGE, "")
     assert "check_handlers.py:6" in done.stderr
+
+
+ASKING = """
+from collections.abc import AsyncIterator
+from consumers import Consumer
+
+class Client: ...
+
+orders = Consumer("orders")
+
+@orders.on("order.placed")
+async def handle(envelope, tx, client: Client): ...
+
+@orders.lifespan
+async def client():
+    open("opened", "w").close()
+    yield Client()
+"""
+
+
+async def test_what_a_lifespan_does_not_name_is_said_to_be_seen_at_a_start_alone(
+    fleet: Path, database: Database, vhost: Vhost
+) -> None:
+    (fleet / "check_handlers.py").write_text(ASKING)
+    await apply(fleet, vhost)
+    code, status, text = await checked(fleet, database.url, vhost.url)
+    assert (code, status["resources"]) == (Exit.OK, "not checked")
+    assert "parameter client of check_handlers:handle (check_handlers.py:9)" in text
+    (fleet / "check_handlers.py").write_text(ASKING.replace("def client()", "def client() -> AsyncIterator[Client]"))
+    code, status, _ = await checked(fleet, database.url, vhost.url)
+    assert code == Exit.OK and "resources" not in status
+    assert not (fleet / "opened").exists()

@@ -22,6 +22,10 @@ orders = Consumer("orders")
 
 @orders.on("order.placed")
 async def handle(envelope, tx, client: Client): ...
+
+@orders.lifespan
+async def something():  # what it yields is seen when it is opened
+    yield
 """
 CONSUMERS: dict[str, dict[str, Any]] = {"orders": {"queue": "orders", "handler": "run_handlers:orders"}}
 
