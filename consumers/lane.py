@@ -22,6 +22,7 @@ from consumers.codec import Decoded, Malformed, decode
 from consumers.delivery import Delivery
 from consumers.errors import HeadersTooLarge, MalformedProperties, PublishError
 from consumers.logs import attempt_settled
+from consumers.oversize import Oversize
 from consumers.parking import Parking
 from consumers.plan import ConsumerPlan
 from consumers.registry import Routes
@@ -38,6 +39,7 @@ from inbox.outcomes import (
     Stopped,
     Unavailable,
     Undecided,
+    Unkept,
     Unknown,
     Waiting,
 )
@@ -57,6 +59,7 @@ class LaneTools:
     routes: Routes
     inbox: Inbox
     parking: Parking
+    oversize: Oversize
     breaker: Breaker
     telemetry: ConsumerTelemetry
 
@@ -154,7 +157,11 @@ class Lane:
                 span=span,
             )
             outcome = await tools.inbox.attempt(
-                message, tools.plan.policy_for(message.type), call, redelivered=redelivered
+                message,
+                tools.plan.policy_for(message.type),
+                call,
+                redelivered=redelivered,
+                keep=tools.oversize.keeper(message),
             )
             label = outcome_label(outcome)
             error_class = _error_class(outcome)
@@ -172,7 +179,7 @@ class Lane:
             consumer=tools.plan.name,
             message_id=message.message_id,
             type=message.type,
-            attempt=outcome.number if isinstance(outcome, (Processed, Waiting, Ended)) else None,
+            attempt=(outcome.number or None) if isinstance(outcome, (Processed, Waiting, Ended)) else None,
             outcome=label,
             error_class=error_class,
             duration_s=duration_s,
@@ -191,7 +198,7 @@ class Lane:
                 await self._park(delivery, decoded, None, redelivered=redelivered)
             case Early(remaining_s):
                 await self._park(delivery, decoded, remaining_s, redelivered=redelivered)
-            case Full():
+            case Full() | Unkept():
                 await self._park(delivery, decoded, math.inf, redelivered=redelivered)
             case Waiting(delay_s=delay_s) if delay_s > 0:
                 await self._park(delivery, decoded, delay_s, redelivered=redelivered)

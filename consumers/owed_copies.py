@@ -1,4 +1,4 @@
-"""The property lists of what rows owe: of a copy to the work queue, and of a dead letter.
+"""The property lists of what is made of rows: of a copy to the work queue, and of a dead letter.
 
 A stored list may be that of a first delivery or that of a copy which came back from a parking queue, and a row does not
 say which. Taken for the wrong one, a copy would come back as another message. So each way is tried, and one is taken
@@ -7,6 +7,7 @@ only if the copy, read as its delivery will be, has the key of its row.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from consumers.codec import decode
@@ -16,7 +17,7 @@ from consumers.fields import long_string
 from consumers.header_frame import check_header_frame
 from consumers.origin import OWN_HEADERS
 from consumers.properties import PERSISTENT, PropertyList
-from inbox import Message
+from inbox import Message, State
 from inbox.obligations import Owing
 
 KEY: Final = b"x-inbox-key"
@@ -70,11 +71,33 @@ def copy_of(message: Message, *, queue: str) -> bytes | None:
 
 
 def dead_letter_of(owing: Owing, *, queue: str) -> bytes:
-    """Return the property list of a dead letter: the sender's headers, and others that name its row.
+    """Return the property list of a dead letter that is owed: the sender's headers, and others that name its row.
 
-    A list that cannot be read, or leaves no room, is left behind; the row has it.
+    :param queue: the work queue.
     """
-    own, message = _own_headers(owing), owing.message
+    said = {
+        GENERATION: str(owing.obligation.generation),
+        STATE: owing.obligation.state.value,
+        REASON: owing.reason,
+        ERROR_CLASS: owing.error_class,
+        ENDED_AT: None if owing.ended_at is None else owing.ended_at.isoformat(),
+    }
+    return _dead_letter(owing.message, said, queue=queue)
+
+
+def dead_letter_before(message: Message, *, state: State, reason: str, queue: str) -> bytes:
+    """Return the property list of a dead letter that is made before its row is: that does not say when it has ended.
+
+    :param state: that the row will have, in its first generation.
+    :param queue: the work queue.
+    """
+    return _dead_letter(message, {GENERATION: "1", STATE: state.value, REASON: reason}, queue=queue)
+
+
+def _dead_letter(message: Message, said: Mapping[bytes, str | None], *, queue: str) -> bytes:
+    # A list that cannot be read, or leaves no room, is left behind; the row has it.
+    about = {KEY: str(message.key), CONSUMER: message.consumer, **said}
+    own = {name: long_string(value.encode()) for name, value in about.items() if value is not None}
     message_id = message.message_id.encode()[:255].decode("utf-8", "ignore") or str(message.key)
     least = PropertyList(_EMPTY_LIST).edit().set_octet("delivery_mode", PERSISTENT)
     letter = least.set_text("message_id", message_id.encode()).add_headers(own.items()).encoded()
@@ -98,16 +121,3 @@ def _deliveries(message: Message, queue: str) -> list[tuple[str, str]]:
     except MalformedProperties:
         return []
     return [returned, first] if was_returned else [first, returned]
-
-
-def _own_headers(owing: Owing) -> dict[bytes, bytes]:
-    said = {
-        KEY: str(owing.message.key),
-        CONSUMER: owing.message.consumer,
-        GENERATION: str(owing.obligation.generation),
-        STATE: owing.obligation.state.value,
-        REASON: owing.reason,
-        ERROR_CLASS: owing.error_class,
-        ENDED_AT: None if owing.ended_at is None else owing.ended_at.isoformat(),
-    }
-    return {name: long_string(value.encode()) for name, value in said.items() if value is not None}

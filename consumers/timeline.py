@@ -58,6 +58,8 @@ def prospect(story: Story) -> str:
             sentence = f"It is due at {written(row.due_at)}, and a copy of it is owed to its queue."
         case State.WAITING:
             sentence = f"It waits in the broker, and is due at {written(row.due_at)}."
+        case State.REJECTED if not row.is_whole:
+            sentence = "It has ended, and cannot be replayed: not all of its bytes are on record."
         case State.EXHAUSTED | State.REJECTED:
             sentence = "It has ended; nothing is tried until it is replayed."
         case _:
@@ -72,7 +74,9 @@ def timeline(story: Story) -> list[Line]:
 
 def _lines(story: Story) -> Iterator[Line]:
     if story.first_seen_at is not None:
-        yield Line(at=story.first_seen_at, what="on record", detail="for the first time: it did not succeed at once")
+        large = story.row is not None and not story.row.is_whole
+        why = "it was too large to be begun" if large else "it did not succeed at once"
+        yield Line(at=story.first_seen_at, what="on record", detail=f"for the first time: {why}")
     for attempt in story.attempts:
         yield _attempt(attempt)
     for event in story.history:

@@ -17,6 +17,7 @@ from consumers.connection import Connection
 from consumers.delivery import Delivery
 from consumers.exhaustion_delivery import ExhaustionDelivery
 from consumers.lane import Lane, LaneTools
+from consumers.oversize import Oversize
 from consumers.parking import Parking
 from consumers.plan import ConsumerPlan
 from consumers.publisher import Publisher
@@ -99,6 +100,12 @@ class Worker:
             routes=routes,
             inbox=inbox,
             parking=parking,
+            oversize=Oversize(
+                plan,
+                publisher=publisher,
+                publish_timeout_s=config.broker.operation_timeout_s,
+                telemetry=self._telemetry,
+            ),
             breaker=self.breaker,
             telemetry=self._telemetry,
         )

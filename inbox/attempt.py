@@ -38,6 +38,7 @@ from inbox.outcomes import (
     Undecided,
     Waiting,
 )
+from inbox.oversize import Keep, beginning, put_aside
 from inbox.performing import Performer, unavailable
 from inbox.points import armed, reach
 from inbox.policy import Policy
@@ -88,19 +89,25 @@ class Inbox:
         self._added = added
         self.runner = self._performer.runner
 
-    async def attempt(self, message: Message, policy: Policy, handle: Handle, *, redelivered: bool) -> Outcome:
+    async def attempt(
+        self, message: Message, policy: Policy, handle: Handle, *, redelivered: bool, keep: Keep | None = None
+    ) -> Outcome:
         """Try a message once and return what is durable now.
 
         :param handle: called once per attempt, in a task of its own, with the attempt and its tx; and again, with a new
             tx, where a deadlock or the like makes the same attempt run anew.
         :param redelivered: an earlier delivery may have started; such a message is counted before it runs.
+        :param keep: given for a message that is too large: unless it is on record already it is not begun, but kept by
+            this and rejected.
         """
-        counted, alone = redelivered, False
+        counted, alone = redelivered or keep is not None, False
         while True:
             async with self._company.alone() if alone else self._company.shared():
                 with work():
-                    opening = self._counted if counted else self._hot
-                    step = await opening(message, policy, handle, alone=alone)
+                    if counted:
+                        step = await self._counted(message, policy, handle, alone=alone, keep=keep)
+                    else:
+                        step = await self._hot(message, policy, handle, alone=alone)
             if isinstance(step, _OnRecord):
                 counted = True
             elif isinstance(step, _Suspect):
@@ -136,26 +143,29 @@ class Inbox:
                     checkout.terminate()
                     return Unavailable(fault=f"the claim was answered by {tag!r}", started=False)
 
-    async def _counted(self, message: Message, policy: Policy, handle: Handle, *, alone: bool) -> _Step:
+    async def _counted(
+        self, message: Message, policy: Policy, handle: Handle, *, alone: bool, keep: Keep | None
+    ) -> _Step:
         claim_id = uuid_utils.compat.uuid7()
+        on_record = message if keep is None else beginning(message)
         try:
             checkout, tag = await open_session(self._pool, statements.hold(message.key))
         except (StatementFailed, PoolError) as error:
             return unavailable(error, started=False)
         reach("claim.answered")
-        claim = Claim(message, policy, self._member_id, checkout, Attempt(0, 0, claim_id), counted=True, alone=alone)
+        claim = Claim(on_record, policy, self._member_id, checkout, Attempt(0, 0, claim_id), counted=True, alone=alone)
         async with self._supervised(claim):
             if tag == "SELECT 0":
-                return await self._start(claim, handle)
+                return await self._start(claim, handle, message, keep)
             await checkout.release()
             if tag == "SELECT 1":
                 return Contended()
             return Unavailable(fault=f"the lock was answered by {tag!r}", started=False)
 
-    async def _start(self, claim: Claim, handle: Handle) -> _Step:
+    async def _start(self, claim: Claim, handle: Handle, message: Message, keep: Keep | None) -> _Step:
         """Ask for the verdict about this copy and, if its start was counted, run it."""
         try:
-            starting = asyncio.ensure_future(claim.start(may_begin=self._may_begin()))
+            starting = asyncio.ensure_future(claim.start(may_begin=keep is None and self._may_begin()))
             if armed():
                 await asyncio.sleep(0)  # the statement is written in the task's first step
                 reach("start.sent")
@@ -184,6 +194,12 @@ class Inbox:
                 step = Undecided()
             case "suspect":
                 step = _Suspect()
+            case "full" if keep is not None:
+                try:
+                    step = await put_aside(claim, message, keep)
+                except StatementFailed as error:
+                    claim.checkout.terminate()
+                    return unavailable(error, started=False)
             case "full":
                 step = Full()
             case "exhausted":

@@ -21,7 +21,6 @@ from inbox.faults import AttemptLostError, Fault, in_machine
 from inbox.points import armed, reach
 from inbox.policy import Policy
 from inbox.queries import query
-from inbox.safe_text import MAX_NAME_TEXT, safe
 from inbox.states import EVENTS, AttemptOutcome, State, next_state
 from pools import Checkout, Pool
 
@@ -115,14 +114,14 @@ class Claim:
         """
         policy, message = self.policy, self.message
         self.may_be_started = True
-        row = await self._fetchrow(
+        row = await self.fetchrow(
             _START,
             message.key,
             self.attempt.claim_id,
             self.member_id,
             self.alone,
             may_begin,
-            *_identity(message),
+            *message.stored(),
             policy.max_attempts,
             policy.max_aborts,
             list(policy.pacing_s),
@@ -148,14 +147,14 @@ class Claim:
         :raises StatementFailed: it failed.
         """
         policy, message = self.policy, self.message
-        row = await self._fetchrow(
+        row = await self.fetchrow(
             _RECORD,
             message.key,
             self.attempt.claim_id,
             self.member_id,
             self.alone,
             not self.counted,
-            *_identity(message),
+            *message.stored(),
             monotonic() - self.opened_at,
             outcome.value,
             error_class,
@@ -195,7 +194,12 @@ class Claim:
                 self.checkout.terminate()  # the lock ends with its session
         await self.checkout.release()
 
-    async def _fetchrow(self, sql: str, *arguments: object) -> asyncpg.Record:
+    async def fetchrow(self, sql: str, *arguments: object) -> asyncpg.Record:
+        """Run a statement that returns one row, or raises.
+
+        :raises AttemptLost: somebody else has settled the attempt.
+        :raises StatementFailed: it failed.
+        """
         try:
             row: asyncpg.Record | None = await self.connection.fetchrow(sql, *arguments, timeout=STATEMENT_TIMEOUT_S)
         except AttemptLostError as error:
@@ -282,17 +286,3 @@ async def send_commit(connection: asyncpg.Connection[Any], sql: str, *, sent: st
 def _is_connection_error(error: BaseException) -> bool:
     sqlstate = getattr(error, "sqlstate", "") or ""
     return sqlstate.startswith("08") or sqlstate in ("57P01", "57P02", "57P03")
-
-
-def _identity(message: Message) -> tuple[object, ...]:
-    return (
-        message.consumer,
-        safe(message.source, MAX_NAME_TEXT * 4),
-        safe(message.message_id, MAX_NAME_TEXT),
-        safe(message.type, MAX_NAME_TEXT),
-        message.body,
-        message.properties,
-        safe(message.exchange, MAX_NAME_TEXT),
-        safe(message.routing_key, MAX_NAME_TEXT),
-        None if message.traceparent is None else safe(message.traceparent, MAX_NAME_TEXT),
-    )

@@ -19,6 +19,7 @@ from uuid import UUID
 import msgspec
 
 from inbox.outcomes import Reject
+from inbox.safe_text import MAX_NAME_TEXT, safe
 
 T = TypeVar("T")
 
@@ -69,6 +70,20 @@ class Message:
     exchange: str
     routing_key: str
     traceparent: str | None = None
+
+    def stored(self) -> tuple[object, ...]:
+        """Return what goes on record beside the key, as statements take it: texts made safe, bytes as they are."""
+        return (
+            self.consumer,
+            safe(self.source, MAX_NAME_TEXT * 4),
+            safe(self.message_id, MAX_NAME_TEXT),
+            safe(self.type, MAX_NAME_TEXT),
+            self.body,
+            self.properties,
+            safe(self.exchange, MAX_NAME_TEXT),
+            safe(self.routing_key, MAX_NAME_TEXT),
+            None if self.traceparent is None else safe(self.traceparent, MAX_NAME_TEXT),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,9 @@ class MessageRow:
     :param reason: why it has ended.
     :param attempts: in this generation.
     :param error_class: of its last attempt.
+    :param body_bytes: of the body as it came.
+    :param kept_bytes: how many of them are on record: all, unless it was too large to be begun.
+    :param body_sha256: of the body as it came, in hex, where it is not on record as a whole.
     :param copy_needed: a copy of it is owed to its queue.
     :param dead_letter_needed: a copy of it is owed to the dead-letter queue.
     """
@@ -108,8 +111,15 @@ class MessageRow:
     changed_at: datetime
     error_class: str | None
     body_bytes: int
+    kept_bytes: int
+    body_sha256: str | None
     copy_needed: bool
     dead_letter_needed: bool
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of its bytes are on record."""
+        return self.kept_bytes == self.body_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +301,10 @@ async def story(connection: asyncpg.Connection[Any], identity: Identity) -> Stor
 
 
 async def body(connection: asyncpg.Connection[Any], key: UUID) -> bytes | None:
-    """Return a message's bytes as they were received; None where they are not kept, as of a processed message."""
+    """Return a message's bytes as they were received; None where they are not kept, as of a processed message.
+
+    Of one that was too large to be begun these are the first ones: see `MessageRow.is_whole`.
+    """
     found: bytes | None = await connection.fetchval(_BODY, key, timeout=_TIMEOUT_S)
     return found
 

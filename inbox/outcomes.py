@@ -87,6 +87,14 @@ class Full:
 
 
 @dataclass(frozen=True, slots=True)
+class Unkept:
+    """The message is too large to go on record, and nothing else has taken it yet: park it on the longest step. Nothing
+    ran, nothing is counted. `problem` says why, for people."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """The attempt failed or was aborted on record, and budget is left: wait `delay_s` in the broker (0: requeue).
 
@@ -102,7 +110,8 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The message became terminal in this attempt: ack. `pauses` as for one that waits."""
+    """The message became terminal in this attempt: ack. `pauses` as for one that waits. Number 0: it was too large to
+    be attempted."""
 
     state: State
     number: int
@@ -142,6 +151,7 @@ Outcome: TypeAlias = (
     | Undecided
     | Early
     | Full
+    | Unkept
     | Waiting
     | Ended
     | Unknown

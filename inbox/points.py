@@ -1,4 +1,5 @@
-"""Named points at which a process may die: of attempts and what follows from them, replays, the sweep, republishing.
+"""Named points at which a process may die: of attempts and what follows from them, replays, the sweep, republishing,
+and of messages that are too large.
 
 In production nobody listens and `reach` is one comparison. A test harness installs a listener that kills the process
 at the point it was told, so that "safe against SIGKILL at any point" is proven point by point.
@@ -47,6 +48,11 @@ REPUBLISH_POINTS = (
     "republish.sent",
     "republish.confirmed",
     "republish.cleared",
+)
+OVERSIZE_POINTS = (
+    "oversize.sent",
+    "oversize.confirmed",
+    "oversize.rejected",
 )
 
 _listener: Callable[[str], None] | None = None

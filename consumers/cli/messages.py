@@ -9,6 +9,7 @@ import click
 
 from consumers.cli.choosing import Conditions, NotFound, chosen, conditions, consumer_key, several
 from consumers.cli.discard import discard
+from consumers.cli.exits import Exit
 from consumers.cli.options import config_option, output_option
 from consumers.cli.output import visible, write_json, write_line, write_table
 from consumers.cli.replay import replay
@@ -112,10 +113,13 @@ def _write_page(page: list[MessageRow], output: str) -> None:
     "body_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write the bytes of the message, as they were received, to a file that does not exist yet.",
+    help="Write the bytes of the message, as they were received, to a file that does not exist yet. Exit code 3 means "
+    "that it has no more than the first ones: the message was too large.",
 )
 @output_option
+@click.pass_context
 def show(
+    ctx: click.Context,
     config_file: Path,
     message_id: str,
     consumer: str | None,
@@ -144,7 +148,10 @@ def show(
     if output == "json":
         write_json(_described(told, trace))
     else:
-        _tell(told, trace)
+        _tell(config, told, trace)
+    if body_file is not None and told.row is not None and not told.row.is_whole:
+        click.echo(f"{visible(str(body_file))} has but the beginning of the body: {_body(config, told.row)}", err=True)
+        ctx.exit(Exit.PARTIAL)
 
 
 async def _show(
@@ -209,7 +216,19 @@ def _described(told: Story, trace: bool) -> dict[str, Any]:
     return {**described.pop("identity"), "state": standing(told), "prospect": prospect(told), **described}
 
 
-def _tell(told: Story, trace: bool) -> None:
+def _body(config: FleetConfig, row: MessageRow) -> str:
+    """Return how large a message's body is and, if not all of it is on record, where it is."""
+    if row.is_whole:
+        return f"{row.body_bytes} bytes"
+    from consumers.config.checks import dead_letter_queue
+
+    queues = [each.queue for each in config.consumers.values() if each.key_name == row.consumer]
+    where = dead_letter_queue(queues[0]) if queues else "its consumer's queue for dead letters"
+    kept = f"the first {row.kept_bytes} on record; the whole went to {where}"
+    return f"{row.body_bytes} bytes, {kept}, sha256 {row.body_sha256}"
+
+
+def _tell(config: FleetConfig, told: Story, trace: bool) -> None:
     from consumers.timeline import prospect, standing, timeline, written
 
     identity, row = told.identity, told.row
@@ -221,7 +240,7 @@ def _tell(told: Story, trace: bool) -> None:
         ("type", told.type or ""),
         ("state", standing(told)),
         ("generation", "" if row is None else str(row.generation)),
-        ("body", "" if row is None else f"{row.body_bytes} bytes"),
+        ("body", "" if row is None else _body(config, row)),
         ("next", prospect(told)),
     ]
     for name, value in facts:

@@ -24,6 +24,7 @@ from inbox.outcomes import (
     Stopped,
     Unavailable,
     Undecided,
+    Unkept,
     Unknown,
     Waiting,
 )
@@ -208,6 +209,8 @@ def outcome_label(outcome: Outcome) -> str:
             return "early"
         case Full():
             return "full"
+        case Unkept():
+            return "unkept"
         case Waiting(charged=charged):
             return "waiting" if charged else "aborted"
         case Ended(state=state):

@@ -25,6 +25,7 @@ class Trap:
             *points.REPLAY_POINTS,
             *points.SWEEP_POINTS,
             *points.REPUBLISH_POINTS,
+            *points.OVERSIZE_POINTS,
         )
         if self.point not in known:
             raise argparse.ArgumentTypeError(f"no point is named {self.point!r}; there are: {', '.join(known)}")

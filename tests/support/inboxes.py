@@ -16,6 +16,7 @@ import pytest
 
 from inbox import Attempt, Company, Debts, Inbox, Member, Message, Outcome, Policy, Tx, message_key
 from inbox.outcomes import Contended, Ended, Processed
+from inbox.oversize import Keep
 from inbox.states import State
 from pools import Pool, PoolSpec, SessionSettings
 from tests.support.databases import Database
@@ -96,9 +97,10 @@ class Process:
         policy: Policy = NO_PAUSE,
         *,
         redelivered: bool = False,
+        keep: Keep | None = None,
     ) -> Outcome:
         """Try a message once."""
-        return await self.inbox.attempt(message, policy, handler, redelivered=redelivered)
+        return await self.inbox.attempt(message, policy, handler, redelivered=redelivered, keep=keep)
 
     @property
     def application_name(self) -> str:

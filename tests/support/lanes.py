@@ -55,7 +55,9 @@ class FakeInbox:
     redelivered: list[bool] = field(default_factory=list)
     before: Callable[[], Awaitable[object]] | None = None
 
-    async def attempt(self, message: object, policy: Policy, call: object, *, redelivered: bool) -> Outcome:
+    async def attempt(
+        self, message: object, policy: Policy, call: object, *, redelivered: bool, keep: object
+    ) -> Outcome:
         """Return or raise the next answer."""
         self.redelivered.append(redelivered)
         if self.before is not None:
@@ -129,6 +131,7 @@ class Bench:
                 routes=Routes({}),
                 inbox=cast(Inbox, self.inbox),
                 parking=cast(Any, self.parking),
+                oversize=cast(Any, SimpleNamespace(keeper=lambda message: None)),
                 breaker=cast(Breaker, self.breaker),
                 telemetry=Telemetry.create("tests", "0", schema=1).consumer("work", queue="work", types=()),
             ),

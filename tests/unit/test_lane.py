@@ -20,6 +20,7 @@ from inbox.outcomes import (
     Stopped,
     Unavailable,
     Undecided,
+    Unkept,
     Unknown,
     Waiting,
 )
@@ -36,6 +37,7 @@ FATES: list[tuple[Outcome, str]] = [
     (Undecided(), "park: contention step"),
     (Early(3.5), "park: 3.5 s"),
     (Full(), "park: inf s"),
+    (Unkept("no queue is bound for it"), "park: inf s"),
     (Waiting(1, 5.0, charged=True, error_class="ValueError"), "park: 5 s"),
     (Waiting(1, 0.0, charged=True, error_class="ValueError"), "requeue"),
     (Waiting(1, 0.0, charged=False, error_class="aborted"), "requeue"),

@@ -32,6 +32,7 @@ from inbox.outcomes import (
     Stopped,
     Unavailable,
     Undecided,
+    Unkept,
     Unknown,
     Waiting,
 )
@@ -47,6 +48,7 @@ OUTCOMES = {
     "undecided": Undecided(),
     "early": Early(1.0),
     "full": Full(),
+    "unkept": Unkept("no queue is bound for it"),
     "waiting": Waiting(1, 5.0, True, "ValueError"),
     "aborted": Waiting(1, 5.0, False, "ValueError"),
     "exhausted": Ended(State.EXHAUSTED, 5, "reason"),

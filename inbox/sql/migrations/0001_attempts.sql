@@ -126,6 +126,9 @@ create table inbox.message (
     copy_needed        boolean     not null default false,
     dead_letter_needed boolean     not null default false,
     body               bytea       not null,
+    -- Of a message that was too large to be begun: its whole body, of which the one above is the beginning.
+    whole_bytes        integer,
+    whole_sha256       bytea,
     properties         bytea       not null,
     exchange           text        not null,
     routing_key        text        not null,
@@ -147,7 +150,11 @@ create table inbox.message (
     constraint message_terminal_has_a_reason
         check (finished_at is null or reason is not null),
     constraint message_generation_is_positive
-        check (generation > 0)
+        check (generation > 0),
+    constraint message_without_its_whole_body_has_ended
+        check (case when whole_bytes is null then whole_sha256 is null
+                    else whole_sha256 is not null and state in ('rejected', 'discarded')
+                         and octet_length(body) <= whole_bytes end)
 );
 
 create index message_open on inbox.message (consumer, due_at) where state in ('attempting', 'waiting');

@@ -109,7 +109,8 @@ create function inbox.find_messages(
 ) returns table (
     key uuid, consumer text, source text, message_id text, type text, state text, reason text, generation integer,
     attempts integer, due_at timestamptz, finished_at timestamptz, first_seen_at timestamptz, changed_at timestamptz,
-    error_class text, body_bytes integer, copy_needed boolean, dead_letter_needed boolean
+    error_class text, body_bytes integer, kept_bytes integer, body_sha256 text, copy_needed boolean,
+    dead_letter_needed boolean
 )
     language plpgsql stable set plan_cache_mode = force_custom_plan set enable_seqscan = off
     as $$
@@ -119,7 +120,8 @@ begin
     select m.key, m.consumer, m.source, m.message_id, m.type, m.state, m.reason, m.generation,
            case when last.generation = m.generation then last.number else 0 end,
            m.due_at, m.finished_at, m.first_seen_at, m.changed_at,
-           last.error_class, octet_length(m.body), m.copy_needed, m.dead_letter_needed
+           last.error_class, coalesce(m.whole_bytes, octet_length(m.body)), octet_length(m.body),
+           encode(m.whole_sha256, 'hex'), m.copy_needed, m.dead_letter_needed
       from inbox.message m
       left join lateral (
            select a.generation, a.number, a.error_class
@@ -144,7 +146,10 @@ $$;
 -- Why a message that has ended cannot be replayed; null: it can.
 create function inbox.not_replayable(m inbox.message) returns text
     language sql immutable
-    as $$ select case when m.reason = 'too_large' then 'its bytes are not kept in full: it was too large' end $$;
+    as $$
+    select case when m.whole_bytes is not null
+                then format('it is too large: %s of its %s bytes are on record', octet_length(m.body), m.whole_bytes) end
+    $$;
 
 -- The processed stamp of a counted attempt: the row goes, by key and claim and state; nobody else's row is ever
 -- deleted. The attempts go with it, so those of a message that was not processed at once are kept in its history.

@@ -14,6 +14,10 @@ select state, number, generation, delay_s, reason
   from inbox.record_outcome($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
                             $21, $22, $23, $24);
 
+-- name: reject_oversize
+-- Reject a message that is too large to be begun, with the beginning of its body and with what tells the whole.
+select inbox.reject_oversize($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
+
 -- name: let_go
 -- Give the key's session lock back. False: this session did not hold it.
 select pg_advisory_unlock(inbox.lock_id($1));

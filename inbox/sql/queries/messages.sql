@@ -3,7 +3,7 @@
 -- name: find_messages
 -- Messages on record that a filter means, after a position, without their bytes.
 select key, consumer, source, message_id, type, state, reason, generation, attempts, due_at, finished_at, first_seen_at,
-       changed_at, error_class, body_bytes, copy_needed, dead_letter_needed
+       changed_at, error_class, body_bytes, kept_bytes, body_sha256, copy_needed, dead_letter_needed
   from inbox.find_messages($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
 
 -- name: count_messages
@@ -45,7 +45,7 @@ select consumer, source, message_id, type, generation, event, was, by_whom, reas
 select max(processed_at) from inbox.receipt where key = $1;
 
 -- name: body_of
--- A message's bytes, from its row or from the last record of its exhaustion.
+-- A message's bytes, from its row or from the last record of its exhaustion; of one that was too large, the first.
 select body
   from (select 0 as place, 0 as generation, body from inbox.message where key = $1
          union all
