@@ -9,6 +9,7 @@
     │   ├── SchemaBusy
     │   ├── SchemaDenied
     │   └── MigrationChanged
+    ├── MigrationFailed      mend what the server names; nothing of that migration was applied
     ├── PrivilegesMissing    grant what it names
     ├── UnsafeServer         change the named setting: a commit would promise less than this product does
     ├── InvalidTransition    a bug: an event met a state that does not know it
@@ -29,7 +30,7 @@ A handler raises `Reject` or `Retry`; they are answers, not errors of the inbox,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 
@@ -113,18 +114,50 @@ class MigrationChanged(SchemaError):
         )
 
 
+class MigrationFailed(InboxError):
+    """The server refused a statement of a migration, which is undone.
+
+    :param sqlstate: of the server's error.
+    :param problem: its text.
+    """
+
+    def __init__(self, *, number: int, name: str, sqlstate: str, problem: str) -> None:
+        self.number, self.name, self.sqlstate, self.problem = number, name, sqlstate, problem
+        super().__init__(
+            f"migration {number:04d}_{name} failed with SQLSTATE {sqlstate}: {problem}. Nothing of it was applied, and "
+            "those before it stay: mend what the server names, and run `inbox-fleet migrate` again"
+        )
+
+
+_MAY_RUN = {
+    "owner": ", or who owns it,",
+    "admin": ", or a role with ADMIN OPTION on the one that is granted,",
+    "superuser": "",
+}
+
+
 class PrivilegesMissing(InboxError):
     """The role that connects may not do what a fleet, or an operator, does.
 
     :param grants: statements that give it what it lacks.
     :param work: what it is about, as a person says it.
+    :param who: who may run the statements: "owner" of the schema and what is in it, "admin" for the ADMIN OPTION on the
+        role that is granted, or "superuser".
     """
 
-    def __init__(self, *, role: str, grants: Sequence[str], work: str = "all that a fleet does") -> None:
+    def __init__(
+        self,
+        *,
+        role: str,
+        grants: Sequence[str],
+        work: str = "all that a fleet does",
+        who: Collection[str] = ("owner",),
+    ) -> None:
         self.role, self.grants = role, tuple(grants)
+        # Who may run statements of one kind may not run those of another.
+        also = _MAY_RUN[next(iter(who))] if len(set(who)) == 1 else ""
         super().__init__(
-            f"role {role!r} may not do {work} in the schema `inbox`: let a superuser, or who owns it, "
-            f"run: {'; '.join(self.grants)}"
+            f"role {role!r} may not do {work} in the schema `inbox`: let a superuser{also} run: {'; '.join(grants)}"
         )
 
 

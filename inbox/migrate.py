@@ -20,6 +20,8 @@ import asyncpg
 from inbox import partitions
 from inbox.errors import (
     MigrationChanged,
+    MigrationFailed,
+    PrivilegesMissing,
     SchemaBusy,
     SchemaDenied,
     SchemaForeign,
@@ -28,6 +30,7 @@ from inbox.errors import (
     SchemaTooOld,
 )
 from inbox.queries import query
+from inbox.redaction import without_secrets
 
 _LOCK = 7310866436
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
@@ -70,6 +73,7 @@ async def migrate(dsn: str, *, retention_s: float = DEFAULT_RETENTION_S, wait_s:
     :param wait_s: how long to wait for another migration of the same database to end.
     :raises SchemaBusy: another migration still runs.
     :raises SchemaDenied: the role may not do it.
+    :raises MigrationFailed: the server refused one of them, which is undone; those before it stay.
     :raises ConnectionError: the session was lost.
     :raises MigrationChanged: an applied file is not the one of this build.
     :raises SchemaTooNew: a later build has migrated this database.
@@ -80,9 +84,7 @@ async def migrate(dsn: str, *, retention_s: float = DEFAULT_RETENTION_S, wait_s:
         await _lock(connection, wait_s)
         applied = []
         for migration in await _pending(connection):
-            async with connection.transaction():
-                await connection.execute(migration.sql)
-                await connection.execute(query("note_migration"), migration.number, migration.name, migration.checksum)
+            await _apply(connection, migration)
             applied.append(migration)
         await partitions.ensure(connection, retention_s=retention_s)
     except asyncpg.InterfaceError as error:
@@ -100,10 +102,28 @@ async def migrate(dsn: str, *, retention_s: float = DEFAULT_RETENTION_S, wait_s:
         await connection.close(timeout=_CONNECT_TIMEOUT_S)
 
 
+async def _apply(connection: asyncpg.Connection[Any], migration: Migration) -> None:
+    try:
+        async with connection.transaction():
+            await connection.execute(migration.sql)
+            await connection.execute(query("note_migration"), migration.number, migration.name, migration.checksum)
+    except asyncpg.InsufficientPrivilegeError:
+        raise
+    except asyncpg.PostgresError as error:
+        if connection.is_closed():
+            raise  # the session was lost: no word about the migration
+        raise MigrationFailed(
+            number=migration.number,
+            name=migration.name,
+            sqlstate=getattr(error, "sqlstate", None) or "unknown",
+            problem=without_secrets("; ".join(str(error).splitlines())),
+        ) from error
+
+
 async def pending(dsn: str) -> list[Migration]:
     """Return the migrations that this database lacks.
 
-    :raises SchemaDenied: the role may not read which are applied.
+    :raises PrivilegesMissing: the role may not read which are applied; names the statements that grant it.
     :raises MigrationChanged: an applied file is not the one of this build.
     :raises SchemaTooNew: a later build has migrated this database.
     :raises SchemaForeign: there is a schema of that name without our record.
@@ -111,6 +131,12 @@ async def pending(dsn: str) -> list[Migration]:
     connection = await asyncpg.connect(dsn, timeout=_CONNECT_TIMEOUT_S)
     try:
         return await _pending(connection)
+    except SchemaDenied as denied:
+        grants = [row["statement"] for row in await connection.fetch(query("missing_grants_to_see_migrations"))]
+        if not grants:
+            raise
+        work = "what it takes to see which migrations are applied"
+        raise PrivilegesMissing(role=denied.role, grants=grants, work=work) from denied
     finally:
         await connection.close(timeout=_CONNECT_TIMEOUT_S)
 

@@ -53,9 +53,13 @@ async def check_server(connection: asyncpg.Connection[Any]) -> None:
 
 
 async def _check_privileges(connection: asyncpg.Connection[Any]) -> None:
-    grants = [row["statement"] for row in await connection.fetch(query("missing_grants"))]
-    if grants:
-        raise PrivilegesMissing(role=await connection.fetchval(query("current_role")), grants=grants)
+    rows = await connection.fetch(query("missing_grants"))
+    if rows:
+        raise PrivilegesMissing(
+            role=await connection.fetchval(query("current_role")),
+            grants=[row["statement"] for row in rows],
+            who={row["who"] for row in rows},
+        )
 
 
 async def check_operator(connection: asyncpg.Connection[Any], *, changes: bool) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
 
 from consumers.cli.exits import Exit
 from inbox import migrations
+from servers import PostgresServer
 from tests.support.command import Finished, inbox_fleet
 from tests.support.configs import write_config
 from tests.support.databases import Database
@@ -82,3 +86,47 @@ async def test_a_database_that_does_not_exist_is_named(tmp_path: Path, database:
     assert refused.code == Exit.UNREACHABLE
     assert "nowhere" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+async def test_a_migration_that_the_server_refuses_is_named_with_what_the_server_says(
+    tmp_path: Path, own_postgres: PostgresServer, own_database: Database
+) -> None:
+    await own_database.execute("drop schema inbox cascade")
+    administrator = await asyncpg.connect(own_postgres.url(own_database.name, superuser=True))
+    try:
+        await administrator.execute(
+            """
+            create function public.forbid() returns event_trigger language plpgsql
+                as $$ begin raise exception 'tables are made by the operators' using errcode = 'PX001'; end $$;
+            create event trigger forbidden on ddl_command_start when tag in ('CREATE TABLE')
+                execute function public.forbid()
+            """
+        )
+        refused = await migrate(tmp_path, own_database)
+    finally:
+        await administrator.execute("drop event trigger if exists forbidden")
+        await administrator.close()
+    assert (refused.code, refused.stdout) == (Exit.FAILED, "")
+    (line,) = refused.stderr.splitlines()
+    assert f"migration {NAMES[0]} failed with SQLSTATE PX001: tables are made by the operators" in line
+    assert "Nothing of it was applied" in line
+    assert (await migrate(tmp_path, own_database)).code == Exit.OK
+
+
+async def test_a_check_without_rights_is_told_what_it_takes_and_not_to_migrate(
+    tmp_path: Path, own_postgres: PostgresServer, own_database: Database
+) -> None:
+    administrator = await asyncpg.connect(own_postgres.url(own_database.name, superuser=True))
+    await administrator.execute("create role looker login password 'looker'")
+    try:
+        owner = urlsplit(own_database.url)
+        url = owner._replace(netloc=f"looker:looker@{owner.hostname}:{owner.port}").geturl()
+        refused = await migrate(tmp_path, Database(url), "--check")
+        assert (refused.code, refused.stdout) == (Exit.PRECONDITION, "")
+        asked = "GRANT USAGE ON SCHEMA inbox TO looker; GRANT SELECT ON inbox.migration TO looker"
+        assert refused.stderr.strip().endswith(f"run: {asked}")
+        await own_database.execute(asked)
+        assert (await migrate(tmp_path, Database(url), "--check")).code == Exit.OK
+    finally:
+        await administrator.execute("drop owned by looker; drop role looker")
+        await administrator.close()

@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from inbox import (
     MigrationChanged,
+    MigrationFailed,
     SchemaBusy,
     SchemaDenied,
     SchemaForeign,
@@ -71,8 +72,9 @@ async def test_a_migration_that_fails_leaves_nothing_of_itself_and_all_that_came
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_with(monkeypatch, NEXT, LAST)
-    with pytest.raises(asyncpg.DivisionByZeroError):
+    with pytest.raises(MigrationFailed, match=rf"migration {LAST.number:04d}_last .*22012: division by zero") as failed:
         await migrate(database.url)
+    assert (failed.value.number, failed.value.sqlstate) == (LAST.number, "22012")
     assert await applied(database) == [*(known.number for known in KNOWN), NEXT.number]
     assert await database.fetchval("select to_regclass('inbox.last') is null")
 

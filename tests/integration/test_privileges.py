@@ -19,7 +19,7 @@ from consumers.config import load
 from consumers.errors import DatabaseUnavailable
 from consumers.plan import plan
 from consumers.secrets import Secret
-from inbox import PrivilegesMissing, SchemaDenied, check_server, pending
+from inbox import PrivilegesMissing, check_server, migrate, pending
 from inbox.outcomes import Processed, Waiting
 from inbox.partitions import ensure
 from servers import PostgresServer
@@ -48,6 +48,7 @@ class Stranger:
     url: str
     administrator: asyncpg.Connection[Any]
     database: Database
+    superuser: str
 
     async def grant(self, *statements: str) -> None:
         for statement in statements:
@@ -55,11 +56,15 @@ class Stranger:
 
     async def lacks(self) -> tuple[str, ...]:
         """Return what the check asks for."""
+        return (await self.refusal()).grants
+
+    async def refusal(self) -> PrivilegesMissing:
+        """Return what the check says."""
         connection = await asyncpg.connect(self.url)
         try:
             with pytest.raises(PrivilegesMissing, match="role 'stranger' may not") as refused:
                 await check_server(connection)
-            return refused.value.grants
+            return refused.value
         finally:
             await connection.close()
 
@@ -78,7 +83,9 @@ async def stranger(own_postgres: PostgresServer, own_database: Database) -> Asyn
     await administrator.execute("create role stranger login password 'stranger'")
     url = owner._replace(netloc=f"stranger:stranger@{owner.hostname}:{owner.port}").geturl()
     try:
-        yield Stranger(url, administrator, own_database)
+        yield Stranger(
+            url, administrator, own_database, await administrator.fetchval("select quote_ident(current_user)")
+        )
     finally:
         await administrator.execute("reassign owned by stranger to inbox; drop owned by stranger; drop role stranger")
         await administrator.close()
@@ -149,9 +156,87 @@ async def test_a_member_that_does_not_inherit_is_told_so(stranger: Stranger) -> 
     await stranger.lacks_nothing()
 
 
-async def test_a_role_that_may_not_read_which_migrations_are_applied_is_denied(stranger: Stranger) -> None:
-    with pytest.raises(SchemaDenied, match="role 'stranger' may not migrate"):
-        await pending(stranger.url)
+MADE_BY_A_SUPERUSER = """
+create role {owner};
+alter schema inbox owner to {owner};
+do $$ declare change text; begin
+    for change in select format('alter table %s owner to {owner}', oid::regclass) from pg_class
+                   where relnamespace = 'inbox'::regnamespace and relkind in ('r', 'p')
+    loop execute change; end loop;
+end $$
+"""
+
+
+@pytest_asyncio.fixture
+async def powerful(stranger: Stranger) -> AsyncIterator[str]:
+    """A role that owns what a migration has made, and is a member of a superuser."""
+    role = "powerful"
+    await stranger.grant(MADE_BY_A_SUPERUSER.format(owner=role), f"grant {stranger.superuser} to {role}")
+    yield role
+    await stranger.grant(f"reassign owned by {role} to inbox; drop owned by {role}; drop role {role}")
+
+
+async def test_nobody_is_told_to_become_a_member_of_a_superuser(stranger: Stranger, powerful: str) -> None:
+    for made_member in (False, True):
+        if made_member:  # without what comes with it, so that it is refused all the same
+            await stranger.grant("alter role stranger noinherit", f"grant {powerful} to stranger")
+        refusal = await stranger.refusal()
+        assert str(refusal).endswith("let a superuser run: CALL inbox.hand_over('stranger')")
+
+
+async def test_what_a_superuser_has_made_is_handed_over_so_that_the_role_can_run_and_migrate(
+    stranger: Stranger, powerful: str
+) -> None:
+    await stranger.grant(*await stranger.lacks())
+    await stranger.lacks_nothing()
+    others = """
+        select count(*) from (
+            select relowner as owner from pg_class
+             where relnamespace = 'inbox'::regnamespace and relkind in ('r', 'p', 'S')
+             union all select proowner from pg_proc where pronamespace = 'inbox'::regnamespace
+             union all select nspowner from pg_namespace where nspname = 'inbox') owned
+         where owner <> 'stranger'::regrole
+    """
+    assert await stranger.administrator.fetchval(others) == 0
+    assert await migrate(stranger.url) == []
+    connection = await asyncpg.connect(stranger.url)
+    try:
+        assert await ensure(connection, retention_s=365 * 86_400.0)
+    finally:
+        await connection.close()
+
+
+async def test_who_may_grant_a_membership_is_said_since_the_owner_may_not(stranger: Stranger) -> None:
+    assert "let a superuser, or a role with ADMIN OPTION on the one that is granted, run: GRANT inbox TO stranger" in (
+        str(await stranger.refusal())
+    )
+    if stranger.administrator.get_server_version().major >= 16:
+        owner = await stranger.database.connect()
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await owner.execute("grant inbox to stranger")
+
+
+async def test_who_owns_the_schema_may_grant_what_is_in_it(stranger: Stranger) -> None:
+    await stranger.grant("grant inbox to stranger", "revoke create on schema inbox from inbox")
+    refusal = await stranger.refusal()
+    assert "let a superuser, or who owns it, run: GRANT CREATE ON SCHEMA inbox TO stranger" in str(refusal)
+    await stranger.database.execute("; ".join(refusal.grants))
+    await stranger.lacks_nothing()
+
+
+async def test_a_role_that_may_not_see_which_migrations_are_applied_is_told_what_that_takes(
+    stranger: Stranger,
+) -> None:
+    for granted in (None, "grant usage on schema inbox to stranger"):
+        if granted is not None:
+            await stranger.grant(granted)
+        with pytest.raises(PrivilegesMissing, match="to see which migrations are applied") as refused:
+            await pending(stranger.url)
+        assert ("GRANT USAGE ON SCHEMA inbox TO stranger" in refused.value.grants) == (granted is None)
+        assert refused.value.grants[-1] == "GRANT SELECT ON inbox.migration TO stranger"
+        assert "inbox-fleet migrate" not in str(refused.value)
+    await stranger.database.execute("; ".join(refused.value.grants))
+    assert await pending(stranger.url) == []
 
 
 @pytest.mark.parametrize("command", ["run", "check"])

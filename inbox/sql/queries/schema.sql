@@ -22,10 +22,12 @@ select number, name, checksum from inbox.migration order by number;
 insert into inbox.migration (number, name, checksum) values ($1, $2, $3);
 
 -- name: missing_grants
--- What the role that asks lacks to run a fleet, as the statements that grant it. Making and dropping partitions takes
--- who owns the receipts, so a privilege that comes with that is not named besides.
+-- What the role that asks lacks to run a fleet, as the statements that give it, and who may run them. Making and dropping
+-- partitions takes who owns the receipts, so a privilege that comes with that is not named besides. Where a superuser
+-- owns them, also by a membership, everything is handed over instead: nobody should become a member of that.
 with receipt as (
-       select c.relnamespace as schema, c.relowner as owner
+       select c.relnamespace as schema, c.relowner as owner,
+              exists (select from pg_roles s where s.rolsuper and pg_has_role(c.relowner, s.oid, 'MEMBER')) as of_superuser
          from pg_class c
         where c.relnamespace = to_regnamespace('inbox') and c.relname = 'receipt'),
      lacking as (
@@ -36,28 +38,33 @@ with receipt as (
         where (p.privilege = 'SELECT' or c.relname <> 'migration')
           and not has_table_privilege(c.oid, p.privilege) and not has_table_privilege(r.owner, c.oid, p.privilege)
         group by c.relname)
-select statement
-  from (select 1 as place,
+select statement, who
+  from (select 1 as place, 'superuser' as who, format('CALL inbox.hand_over(%L)', current_user) as statement
+          from receipt r
+         where r.of_superuser and not pg_has_role(r.owner, 'USAGE')
+         union all
+        select 1, case when pg_has_role(r.owner, 'MEMBER') and current_setting('server_version_num')::integer < 160000
+                       then 'superuser' else 'admin' end,
                case when not pg_has_role(r.owner, 'MEMBER') then
                          format('GRANT %I TO %I', pg_get_userbyid(r.owner), current_user)
                     when current_setting('server_version_num')::integer >= 160000 then
                          format('GRANT %I TO %I WITH INHERIT TRUE', pg_get_userbyid(r.owner), current_user)
-                    else format('ALTER ROLE %I INHERIT', current_user) end as statement
+                    else format('ALTER ROLE %I INHERIT', current_user) end
           from receipt r
-         where not pg_has_role(r.owner, 'USAGE')
+         where not r.of_superuser and not pg_has_role(r.owner, 'USAGE')
          union all
-        select 2, format('GRANT %s ON SCHEMA inbox TO %I', string_agg(p, ', ' order by p desc), current_user)
+        select 2, 'owner', format('GRANT %s ON SCHEMA inbox TO %I', string_agg(p, ', ' order by p desc), current_user)
           from receipt r
          cross join unnest(array['USAGE', 'CREATE']) p
          where not has_schema_privilege(r.schema, p) and not has_schema_privilege(r.owner, r.schema, p)
         having count(*) > 0
          union all
-        select 3, format('GRANT %s ON %s TO %I', l.privileges,
-                         string_agg(format('inbox.%I', l.relname), ', ' order by l.relname), current_user)
+        select 3, 'owner', format('GRANT %s ON %s TO %I', l.privileges,
+                                  string_agg(format('inbox.%I', l.relname), ', ' order by l.relname), current_user)
           from lacking l
          group by l.privileges
          union all
-        select 4, format('GRANT EXECUTE ON ALL ROUTINES IN SCHEMA inbox TO %I', current_user)
+        select 4, 'owner', format('GRANT EXECUTE ON ALL ROUTINES IN SCHEMA inbox TO %I', current_user)
          where exists (select from receipt r
                          join pg_proc f on f.pronamespace = r.schema
                         where not has_function_privilege(f.oid, 'EXECUTE')
@@ -93,6 +100,18 @@ select statement
                         where f.pronamespace = to_regnamespace('inbox')
                           and not has_function_privilege(f.oid, 'EXECUTE'))) needed
  order by place, statement;
+
+-- name: missing_grants_to_see_migrations
+-- What the role that asks lacks to see which migrations are applied, as the statements that grant it.
+select statement
+  from (select 1 as place, format('GRANT USAGE ON SCHEMA inbox TO %I', current_user) as statement
+         where not has_schema_privilege('inbox', 'USAGE')
+         union all
+        select 2, format('GRANT SELECT ON inbox.migration TO %I', current_user)
+          from pg_class c
+         where c.relnamespace = to_regnamespace('inbox') and c.relname = 'migration'
+           and not has_table_privilege(c.oid, 'SELECT')) needed
+ order by place;
 
 -- name: current_role
 -- Who it is that may not do something.
