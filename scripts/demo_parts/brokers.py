@@ -11,16 +11,14 @@ import base64
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
-import pika  # type: ignore[import-untyped]
-from pika.adapters.utils.connection_workflow import AMQPConnectorException  # type: ignore[import-untyped]
-from pika.exceptions import AMQPConnectionError, AMQPError, ChannelClosedByBroker  # type: ignore[import-untyped]
+from pika.exceptions import ChannelClosedByBroker  # type: ignore[import-untyped]
 
 from deadlines import RunFailed
+from foreign_client import channel_on
 from servers import RabbitServer
 
 MANAGEMENT_VARIABLE = "RABBITMQ_MANAGEMENT_URL"
@@ -112,17 +110,17 @@ class GivenBroker:
 
     def prepare(self) -> None:
         """Find out whether the broker answers."""
-        with self._channel():
+        with channel_on(self.url):
             pass
 
     def messages(self, queues: list[str]) -> dict[str, int]:
         """Return how many messages are ready in each queue; what consumers hold is not among them."""
-        with self._channel() as channel:
+        with channel_on(self.url) as channel:
             return {queue: channel.queue_declare(queue, passive=True).method.message_count for queue in queues}
 
     def consumers(self, queue: str) -> int:
         """Return how many consumers a queue has."""
-        with self._channel() as channel:
+        with channel_on(self.url) as channel:
             return int(channel.queue_declare(queue, passive=True).method.consumer_count)
 
     def close_connections(self) -> int:
@@ -150,7 +148,7 @@ class GivenBroker:
     def remove(self, queues: list[str]) -> None:
         """Delete the queues, as far as they are there."""
         for queue in queues:
-            with suppress(ChannelClosedByBroker), self._channel() as channel:
+            with suppress(ChannelClosedByBroker), channel_on(self.url) as channel:
                 channel.queue_delete(queue)
 
     def _call(self, method: str, path: str) -> Any:
@@ -167,19 +165,3 @@ class GivenBroker:
                 raise FileNotFoundError(path) from None
             raise
         return json.loads(text) if text else None
-
-    @contextmanager
-    def _channel(self) -> Iterator[Any]:
-        """A channel on a connection of its own, for one question: nobody has to keep it alive between two."""
-        parameters = pika.URLParameters(self.url)
-        parameters.socket_timeout = parameters.stack_timeout = parameters.blocked_connection_timeout = _TIMEOUT_S
-        try:
-            connection = pika.BlockingConnection(parameters)
-        except (OSError, AMQPConnectionError, AMQPConnectorException) as error:
-            where = f"{parameters.host}:{parameters.port}"
-            raise RunFailed(f"RabbitMQ at {where}: {type(error).__name__}: {str(error) or 'no answer'}") from error
-        try:
-            yield connection.channel()
-        finally:
-            with suppress(AMQPError):
-                connection.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -59,6 +60,11 @@ class DemoDatabase:
     async def orders_with_effect(self) -> int:
         """Return how many different orders have an effect."""
         return int((await self._ask("select count(distinct order_id) from placed_order"))[0][0])
+
+    async def have_effect(self, orders: Collection[str]) -> int:
+        """Return how many of these orders have an effect."""
+        query = "select count(distinct order_id) from placed_order where order_id = any ($1)"
+        return int((await self._ask(query, list(orders)))[0][0])
 
     async def terminate_sessions(self, service: str) -> int:
         """End every session of one service in this database, as an administrator would, and return their number."""

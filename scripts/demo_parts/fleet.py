@@ -1,99 +1,42 @@
-"""The fleet's two processes as the demo sees them: started, watched, killed, stopped; and the commands before them.
-
-A process that ends without being asked to ends the demo, with the end of its log.
-"""
+"""The fleet of one run of the demo: its configuration, its two processes, and the commands that are run beside them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import signal
 import sys
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
 from deadlines import RunFailed
+from demo_parts.fleet_process import CHECKOUT, FleetProcess
 from demo_parts.witness import WITNESS_VARIABLE
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 _COMMAND = (sys.executable, "-m", "consumers.cli")
 _COMMAND_S = 30.0
+_FIRST_RELEASE = "demo_parts.service:first_release"
+_FIXED_RELEASE = "demo_parts.service:fixed_release"
+_THE_EXHAUSTED = ("--consumer", "orders", "--state", "exhausted")
 
 
-class FleetProcess:
-    """One process of the fleet. It may be started again after it was killed; its log goes on.
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """The queues of the fleet: all of them, and the one among them that holds what has ended without effect."""
 
-    Args:
-        name: How the demo calls it.
-        command: What is run.
-        environment: Its whole environment.
-        log: The file that its output is appended to.
-    """
+    names: list[str]
+    dead_letters: str
 
-    def __init__(self, name: str, command: list[str], environment: Mapping[str, str], log: Path) -> None:
-        self.name = name
-        self.log = log
-        self._command, self._environment = command, environment
-        self._process: asyncio.subprocess.Process | None = None
-        self._meant_to_end = False
 
-    async def run(self) -> None:
-        """Start it and return when it has ended as it was told to. Raises RunFailed if it ends by itself."""
-        self._meant_to_end = False
-        with self.log.open("ab") as output:
-            # A session of its own: Ctrl-C in the terminal is for the demo, which then stops it in order.
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                env=self._environment,
-                cwd=CHECKOUT,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        code = await self._process.wait()
-        if not self._meant_to_end:
-            raise RunFailed(
-                f"{self.name} ended by itself with exit code {code}; its log ends with:\n{self.last_lines()}"
-            )
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """An order that is exhausted, as the fleet's own command lists it."""
 
-    @property
-    def pid(self) -> int | None:
-        """Its process id, or None before the first start."""
-        return None if self._process is None else self._process.pid
-
-    def last_lines(self, number: int = 25) -> str:
-        """Return the end of its log."""
-        if not self.log.exists():
-            return "(nothing)"
-        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-number:])
-
-    async def kill(self) -> None:
-        """SIGKILL it, and return when it is gone."""
-        if self._process is not None:
-            self._meant_to_end = True
-            self._send(signal.SIGKILL)
-            await self._process.wait()
-
-    async def stop(self, *, deadline_s: float) -> int:
-        """SIGTERM it and return its exit code. Raises RunFailed if it takes longer than `deadline_s` seconds."""
-        assert self._process is not None, "it was started"
-        self._meant_to_end = True
-        self._send(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(deadline_s):
-                return await self._process.wait()
-        except TimeoutError:
-            raise RunFailed(
-                f"waited {deadline_s:g} s in vain for {self.name} to stop after SIGTERM; its log ends with:\n"
-                f"{self.last_lines()}"
-            ) from None
-
-    def _send(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(number)
+    order: str
+    key: str
+    attempts: int
+    error: str
 
 
 class Fleet:
@@ -109,8 +52,8 @@ class Fleet:
 
     def __init__(self, directory: Path, *, service: str, queue: str, database_url: str, amqp_url: str) -> None:
         self._config = directory / "fleet.toml"
-        template = Template(Path(__file__).with_name("fleet.toml").read_text(encoding="utf-8"))
-        self._config.write_text(template.substitute(service=service, queue=queue), encoding="utf-8")
+        self._names = {"service": service, "queue": queue}
+        self._configure(_FIRST_RELEASE)
         inherited = os.environ.get("PYTHONPATH")
         folders = [str(CHECKOUT / "scripts"), str(CHECKOUT / "examples"), *([inherited] if inherited else [])]
         self._environment = {
@@ -122,23 +65,43 @@ class Fleet:
             WITNESS_VARIABLE: str(directory),
         }
         command = [*_COMMAND, "run", "--config", str(self._config)]
-        self.processes = [
-            FleetProcess(f"process {number}", command, self._environment, directory / f"process-{number}.log")
-            for number in (1, 2)
-        ]
+        self.processes = [FleetProcess(f"process {number}", command, self._environment, directory) for number in (1, 2)]
+
+    def fix(self) -> None:
+        """Put the release without the bug in place: what starts from now on runs it."""
+        self._configure(_FIXED_RELEASE)
 
     async def migrate(self) -> None:
         """Bring the inbox schema into the database. Raises RunFailed."""
         await self._carry_out("migrate")
 
-    async def queues(self) -> list[str]:
-        """Return the names of all queues that the fleet is going to need. Raises RunFailed."""
+    async def queues(self) -> Queues:
+        """Return all queues that the fleet is going to need. Raises RunFailed."""
         shown = json.loads(await self._carry_out("topology", "show", "--output", "json"))
-        return [queue["name"] for consumer in shown["consumers"] for queue in consumer["queues"]]
+        [consumer] = shown["consumers"]
+        [dead_letters] = [queue["name"] for queue in consumer["queues"] if queue["purpose"] == "dead-letter"]
+        return Queues([queue["name"] for queue in consumer["queues"]], dead_letters)
 
     async def apply_topology(self) -> None:
         """Declare them. Raises RunFailed."""
         await self._carry_out("topology", "apply")
+
+    async def exhausted(self) -> list[Exhausted]:
+        """Ask for the orders that are exhausted, as an operator does. Raises RunFailed."""
+        listed = await self._carry_out("messages", "list", *_THE_EXHAUSTED, "--output", "json")
+        rows = [json.loads(line) for line in listed.splitlines()]
+        return [
+            Exhausted(row["message_id"], row["key"], row["attempts"], row["error_class"].rpartition(".")[2])
+            for row in rows
+        ]
+
+    async def replay_exhausted(self, reason: str) -> None:
+        """Replay all of them, as an operator does. Raises RunFailed."""
+        await self._carry_out("messages", "replay", *_THE_EXHAUSTED, "--reason", reason, "--yes")
+
+    def _configure(self, handler: str) -> None:
+        template = Template(Path(__file__).with_name("fleet.toml").read_text(encoding="utf-8"))
+        self._config.write_text(template.substitute(self._names, handler=handler), encoding="utf-8")
 
     async def _carry_out(self, *command: str) -> str:
         process = await asyncio.create_subprocess_exec(

@@ -88,6 +88,8 @@ class Screen:
                 figures.failures,
                 f"the same: {evidence.on_purpose:,} on purpose; {evidence.cut_off:,} more were killed",
             ),
+            ("exhausted", figures.exhausted, "their dead letters, read by a foreign client"),
+            ("replayed", figures.replayed, "that file: calls in a second generation"),
             ("lost", figures.lost, "orders without a row in that table"),
             ("doubled", figures.doubled, "rows for an order that has one already"),
         ):
@@ -102,7 +104,10 @@ class Screen:
         for line in complaints:
             self.wrong(line)
         if not complaints:
-            line = f"Each of {figures.unique:,} orders has exactly one effect, and the queues are empty."
+            line = (
+                f"Each of {figures.unique:,} orders has exactly one effect, {figures.replayed} of them after fix and "
+                "replay; no queue holds anything but their dead letters."
+            )
             self._console.print(Text(f"{line} {figures.seconds:.1f} s.", style="bold green"))
 
     def wrong(self, what: str) -> None:

@@ -71,6 +71,7 @@ def _payload(order: Order) -> dict[str, object]:
         "customer": f"customer-{order.number % 97}",
         "cents": 100 + order.number,
         "fails_once": order.fails_once,
+        "bug": order.bug,
     }
 
 

@@ -40,6 +40,11 @@ class Shop:
         """The ids of all orders of which a copy was confirmed."""
         return {step.order.id for step in self.steps[: self._done]}
 
+    @property
+    def hit(self) -> set[str]:
+        """The ids of the orders in the book that the bug in the handler's first release is met with."""
+        return {step.order.id for step in self.steps if step.order.bug is not None}
+
     async def work_until(self, share: float) -> None:
         """Publish on until this share of the book is published. Raises RunFailed."""
         last = round(share * len(self.steps))

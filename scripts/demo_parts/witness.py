@@ -22,7 +22,7 @@ _BEGAN, _RETURNED, _RAISED = "began", "returned", "raised"
 
 
 class OrderTrouble(Exception):
-    """The order's own fault: its handler fails at the first call, and not again."""
+    """The order's own fault: its handler fails at the first call, or at each one as long as it has a bug."""
 
 
 class Witness:
@@ -57,15 +57,31 @@ class Witness:
             return False
         return True
 
+    def kills(self, envelope: Envelope) -> None:
+        """Write down that this message is about to kill this process."""
+        _killing(self._directory, os.getpid()).write_text(envelope.id)
+
     def _write(self, envelope: Envelope, what: str, error: str | None = None) -> None:
         line = {
             "message_id": envelope.id,
+            "generation": envelope.attempt.generation,
             "attempt": envelope.attempt.number,
             "redelivered": envelope.redelivered,
             "what": what,
             "error": error,
         }
         os.write(self._file, (json.dumps(line) + "\n").encode())
+
+
+def killer(directory: Path, pid: int) -> str | None:
+    """Return the id of the message that has killed a process, if one has."""
+    with suppress(FileNotFoundError):
+        return _killing(directory, pid).read_text()
+    return None
+
+
+def _killing(directory: Path, pid: int) -> Path:
+    return directory / f"{pid}.killed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +93,7 @@ class Evidence:
     :param failures: calls that ended in an exception, whatever its cause.
     :param on_purpose: those of them that an order caused by itself.
     :param cut_off: calls that never ended, because their process was killed.
+    :param replayed: ids of the orders that it was called with in a generation after their first one.
     """
 
     calls: int
@@ -84,21 +101,26 @@ class Evidence:
     failures: int
     on_purpose: int
     cut_off: int
+    replayed: frozenset[str]
 
     @classmethod
     def read(cls, directory: Path) -> Evidence:
         """Count what both processes wrote."""
         counts: Counter[str] = Counter()
+        replayed = set()
         with suppress(FileNotFoundError), (directory / _CALLS).open(encoding="utf-8") as lines:
             for line in lines:
                 call = json.loads(line)
                 counts[call["what"]] += 1
                 counts["redelivered"] += call["what"] == _BEGAN and call["redelivered"]
                 counts["on purpose"] += call["error"] == OrderTrouble.__name__
+                if call["generation"] > 1:
+                    replayed.add(call["message_id"])
         return cls(
             calls=counts[_BEGAN],
             redeliveries=counts["redelivered"],
             failures=counts[_RAISED],
             on_purpose=counts["on purpose"],
             cut_off=counts[_BEGAN] - counts[_RETURNED] - counts[_RAISED],
+            replayed=frozenset(replayed),
         )

@@ -27,8 +27,22 @@ from tests.support.vhosts import Vhost
 pytestmark = pytest.mark.timeout(300)
 WITHIN_S = 120.0
 KEYS = [
-    "published", "unique", "effects", "duplicates_absorbed", "redeliveries", "failures", "lost", "doubled", "seconds",
+    "published", "unique", "effects", "duplicates_absorbed", "redeliveries", "failures", "exhausted", "replayed",
+    "lost", "doubled", "seconds",
 ]  # fmt: skip
+
+
+REFUSES_WHAT_WAS_REPLAYED = """
+    create function refuse() returns trigger language plpgsql as $$
+    begin
+        if exists (select from inbox.message where message_id = new.order_id and generation > 1) then
+            raise exception 'order % is refused', new.order_id;
+        end if;
+        return new;
+    end
+    $$;
+    create trigger refused before insert on placed_order for each row execute function refuse();
+"""
 
 
 class RunningDemo:
@@ -154,6 +168,7 @@ async def test_each_order_has_one_effect_although_everything_was_broken_once(
     assert figures["published"] == orders * 118 // 100
     assert figures["duplicates_absorbed"] == figures["published"] - orders
     assert (figures["lost"], figures["doubled"]) == (0, 0)
+    assert (figures["exhausted"], figures["replayed"]) == (3, 3)
     assert figures["failures"] >= orders // 11
     assert figures["redeliveries"] > 0
     assert 0 < figures["seconds"] < WITHIN_S
@@ -161,13 +176,22 @@ async def test_each_order_has_one_effect_although_everything_was_broken_once(
     closed = re.search(r"the broker closed all (\d+) connections", running.said)
     assert closed is not None and int(closed[1]) >= 2, "each process consumes through a connection of its own"
     assert re.search(r"PostgreSQL terminated all \d+ sessions", running.said)
+    ended = re.search(r"3 orders are exhausted: (.*); [\d,]+ of [\d,]+ orders are done", running.said)
+    assert ended is not None
+    failed = re.findall(r"(order-\d+) after \d attempts \(OrderTrouble\)", ended[1])
+    assert sorted(failed) == ["order-00010", "order-00028"]
+    assert re.search(r"order-00046 after \d attempts \(ProcessDied\)", ended[1])
+    deaths = re.findall(r"order-00046 has killed process [12] \(pid \d+\), which starts again", running.said)
+    assert len(deaths) in (3, 4, 5), "three are charged; one in company is free, and that of a first delivery uncounted"
     await running.left_nothing(shared_broker)
 
 
-async def test_a_doubled_and_a_lost_effect_are_found(demo: Demo) -> None:
+async def test_doubled_and_lost_effects_are_found_and_a_fix_that_does_not_fix(demo: Demo) -> None:
     async with demo(orders=300) as running:
-        await running.has_said("SIGKILL to process 1")
+        await running.has_said("two processes start")
         connection = await running.connect()
+        await connection.execute(REFUSES_WHAT_WAS_REPLAYED)
+        await running.has_said("SIGKILL to process 1")
         await connection.execute(
             "insert into placed_order (order_id, customer, cents) select order_id, customer, cents from placed_order "
             "order by entry offset 1 limit 2"
@@ -177,9 +201,11 @@ async def test_a_doubled_and_a_lost_effect_are_found(demo: Demo) -> None:
         await running.ended(1)
 
     figures = json.loads(running.figures[-1])
-    assert (figures["doubled"], figures["lost"]) == (2, 1)
+    assert (figures["doubled"], figures["lost"]) == (2, 4)
+    assert (figures["exhausted"], figures["replayed"]) == (3, 3)
     assert "WRONG: 2 effects are doubled" in running.said
-    assert "WRONG: 1 of 300 orders are lost" in running.said
+    assert "WRONG: 4 of 300 orders are lost" in running.said
+    assert "WRONG: exhausted again after fix and replay: order-00010, order-00028, order-00046" in running.said
 
 
 async def test_a_process_that_ends_by_itself_ends_the_demo_with_the_end_of_its_log(demo: Demo) -> None:
