@@ -266,9 +266,9 @@ async def test_choices_hold_for_a_record_too_but_none_of_them_calls_the_handler_
     chosen = Overrides(MappingProxyType({}), MappingProxyType({ConnectionError: ACTIONS[action]}))
     outcome = await deliver(one, report, Policy(pacing_s=(5.0,), faults=chosen))
     if action == "charge":
-        assert outcome == Failed(1, 5.0, "builtins.ConnectionError")
+        assert outcome == Failed(1, 5.0, "ConnectionError")
     else:
-        assert outcome == Aborted(5.0, "builtins.ConnectionError")
+        assert outcome == Aborted(5.0, "ConnectionError")
     assert len(report.calls) == 1
     found = await row(database)
     assert (found["tries"], found["aborts"]) == ((1, 0) if action == "charge" else (0, 1))
