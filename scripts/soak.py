@@ -109,8 +109,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="scripts/soak",
         description="Three fleet processes work on messages of every kind, many of them published several times: some "
         "fail now and then, some always, some take too long, some kill their process. Meanwhile processes are killed, "
-        "stopped and frozen, lines cut and silenced, database and broker restarted and killed. Then all is made whole, "
-        "and each message has to have come to its one right end.",
+        "stopped and frozen, lines cut and silenced, database and broker restarted and killed, and an operator replays "
+        "what has ended, and discards some of it. Then all is made whole, and each message has to have come to its one "
+        "right end.",
         epilog="It works on servers of its own, whatever DATABASE_URL and AMQP_URL name, and removes them. The same "
         "seed publishes the same messages and breaks the same things in the same order.",
     )

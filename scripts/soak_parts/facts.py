@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from soak_parts.mail import Mail
@@ -36,6 +36,32 @@ class AttemptFact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperationFact:
+    """What an operator did to a message, as it stands on record.
+
+    :param event: "replayed" or "discarded".
+    :param generation: that the message left, in which it was...
+    :param was: ...in this state.
+    """
+
+    message_id: str
+    event: str
+    generation: int
+    was: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterFact:
+    """A dead letter in its queue.
+
+    :param message_id: of the message whose row it names; None if it names none that was published.
+    """
+
+    message_id: str | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFact:
     """An exhaustion record."""
 
@@ -60,6 +86,7 @@ class Tables:
     strangers: int
     rows: Mapping[str, RowFact]
     attempts: Sequence[AttemptFact]
+    operations: Sequence[OperationFact]
     records: Sequence[RecordFact]
     told: Mapping[UUID, int]
 
@@ -72,6 +99,20 @@ class Limits:
     max_aborts: int
 
 
+@dataclass(slots=True, kw_only=True)
+class Said:
+    """What the commands said that they have done. An answer that was lost is not among it.
+
+    :param replayed: messages, each with the generation that it left.
+    :param discarded: messages.
+    :param kills: how often a replay was killed.
+    """
+
+    replayed: set[tuple[str, int]] = field(default_factory=set)
+    discarded: set[str] = field(default_factory=set)
+    kills: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Everything that is judged.
@@ -80,7 +121,9 @@ class Facts:
     :param handled: the attempts whose handler was called, by message and generation.
     :param killers: the message that killed a process, by the process's id.
     :param starts: every process.
-    :param left: messages in each queue, once the fleet has stopped.
+    :param said: what the operator's commands said that they have done.
+    :param letters: what the dead-letter queue holds.
+    :param left: messages in each other queue, once the fleet has stopped.
     :param not_given_back: what the fleet held of the database when it had nothing to do.
     :param alarms: lines of the logs that have no explanation.
     """
@@ -91,6 +134,8 @@ class Facts:
     handled: Mapping[tuple[str, int], frozenset[str]]
     killers: Mapping[int, str]
     starts: Sequence[Start]
+    said: Said
+    letters: Sequence[LetterFact]
     left: Mapping[str, int]
     not_given_back: Sequence[str]
     alarms: Sequence[str]

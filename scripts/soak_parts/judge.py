@@ -17,6 +17,7 @@ MOST_MEMORY_MIB = 150.0
 """A process of the soak takes some 60 MiB; one that holds on to what it handled takes more and more."""
 
 _SIGKILLED = -9
+_ENDED = ("exhausted", "rejected")
 _ENDS: dict[Kind, str] = {
     Kind.PLAIN: "processed",
     Kind.FLAKY: "processed",
@@ -60,14 +61,48 @@ def _accounts(facts: Facts) -> Iterator[Complaint]:
 
 
 def _ends(facts: Facts) -> Iterator[Complaint]:
-    wrong: dict[tuple[Kind, str], list[str]] = defaultdict(list)
+    replayed, discarded = (
+        {one.message_id for one in facts.tables.operations if one.event == event} for event in ("replayed", "discarded")
+    )
+    wrong: dict[tuple[Kind, str, str], list[str]] = defaultdict(list)
     for of, message in facts.published.items():
         row = facts.tables.rows.get(of)
         end = "processed" if of in facts.tables.processed else row.state if row is not None else None
-        if end in ("processed", "exhausted", "rejected", "discarded") and end != _ENDS[message.kind]:
-            wrong[message.kind, end].append(of)
-    for (kind, end), ids in wrong.items():
-        yield from _of(f"messages that are {kind.value} are {end}, not {_ENDS[kind]}", ids)
+        is_mended = message.kind.is_poison and message.mended and of in replayed
+        right = "discarded" if of in discarded else "processed" if is_mended else _ENDS[message.kind]
+        if end in ("processed", *_ENDED, "discarded") and end != right:
+            wrong[message.kind, end, right].append(of)
+    for (kind, end, right), ids in wrong.items():
+        yield from _of(f"messages that are {kind.value} are {end}, not {right}", ids)
+
+
+def _operations(facts: Facts) -> Iterator[Complaint]:
+    said, operations = facts.said, facts.tables.operations
+    replayed = {(one.message_id, one.generation) for one in operations if one.event == "replayed"}
+    discarded = {one.message_id for one in operations if one.event == "discarded"}
+    yield from _of("messages were said to be replayed, and were not", {of for of, _ in said.replayed - replayed})
+    yield from _of("messages were said to be discarded, and were not", said.discarded - discarded)
+    unmeant = {of for of in discarded if of not in facts.published or not facts.published[of].given_up}
+    yield from _of("messages are discarded that were not to be", unmeant)
+    early = {one.message_id for one in operations if one.was not in _ENDED}
+    yield from _of("messages were replayed or discarded before they had ended", early)
+    ends = Counter((one.message_id, one.generation) for one in operations)
+    twice = {of for (of, _), number in ends.items() if number > 1}
+    yield from _of("messages were replayed or discarded twice after one end", twice)
+    not_tried = {of for of, generation in replayed if not facts.handled.get((of, generation + 1))}
+    yield from _of("messages were replayed, and not tried again", not_tried)
+
+
+def _letters(facts: Facts) -> Iterator[Complaint]:
+    rows, letters = facts.tables.rows, facts.letters
+    nameless = sum(letter.message_id is None for letter in letters)
+    if nameless:
+        yield Complaint(f"{nameless} dead letters name no row of a message that was published")
+    written = {(letter.message_id, letter.generation) for letter in letters if letter.message_id is not None}
+    owed = {(of, row.generation) for of, row in rows.items() if row.state in _ENDED}
+    before = {(one.message_id, one.generation) for one in facts.tables.operations if one.was in _ENDED}
+    yield from _of("messages have ended without a dead letter", {of for of, _ in owed - written})
+    yield from _of("dead letters are of messages that had not ended", {of for of, _ in written - owed - before})
 
 
 def _budgets(facts: Facts) -> Iterator[Complaint]:
@@ -149,6 +184,8 @@ _RULES: tuple[Callable[[Facts], Iterator[Complaint]], ...] = (
     _ledger,
     _accounts,
     _ends,
+    _operations,
+    _letters,
     _budgets,
     _deaths,
     _records,

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 
 from inbox import message_key, messages
-from soak_parts.facts import AttemptFact, RecordFact, RowFact, Tables
+from soak_parts.facts import AttemptFact, OperationFact, RecordFact, RowFact, Tables
 from soak_parts.mail import CONSUMER, SOURCE
 
 _CONNECT_S = 3.0
@@ -28,11 +28,13 @@ class Standing:
     :param ended: messages that have come to an end.
     :param still_open: messages on record that have not.
     :param untold: exhaustion records that the service has not acknowledged.
+    :param owed: messages of which a copy or a dead letter is owed to the broker.
     """
 
     ended: int
     still_open: int
     untold: int
+    owed: int
 
 
 class Ledger:
@@ -57,10 +59,16 @@ class Ledger:
                 "select (select count(*) from inbox.receipt) as processed, "
                 "(select count(*) from inbox.exhaustion where acknowledged_at is null) as untold, "
                 "count(*) filter (where finished_at is not null) as ended, "
-                "count(*) filter (where finished_at is null) as still_open from inbox.message"
+                "count(*) filter (where finished_at is null) as still_open, "
+                "count(*) filter (where copy_needed or dead_letter_needed) as owed from inbox.message"
             )
         [row] = rows
-        return Standing(ended=row["processed"] + row["ended"], still_open=row["still_open"], untold=row["untold"])
+        return Standing(
+            ended=row["processed"] + row["ended"],
+            still_open=row["still_open"],
+            untold=row["untold"],
+            owed=row["owed"],
+        )
 
     async def terminate_sessions(self) -> None:
         """End every session of the fleet, as an administrator would."""
@@ -92,6 +100,9 @@ class Ledger:
                 "from inbox.attempt a join inbox.message m using (key) left join inbox.member p on p.id = a.member_id"
             )
             kept = await connection.fetch("select message_id, attempts from inbox.history where event = 'processed'")
+            operations = await connection.fetch(
+                "select message_id, event, generation, was from inbox.history where event in ('replayed', 'discarded')"
+            )
             records = await connection.fetch(
                 "select id, message_id, generation, acknowledged_at is not null as acknowledged from inbox.exhaustion"
             )
@@ -108,6 +119,7 @@ class Ledger:
                 *(AttemptFact(**row) for row in attempts),
                 *(_kept(row["message_id"], one) for row in kept for one in json.loads(row["attempts"])),
             ],
+            operations=[OperationFact(**row) for row in operations],
             records=[RecordFact(**row) for row in records],
             told=Counter(row["record_id"] for row in told),
         )

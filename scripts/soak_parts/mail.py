@@ -13,10 +13,11 @@ TYPE = "soak.message"
 _LATEST_COPY_S = 12.0
 _POISON_EVERY = 40
 _KILLER_EVERY = 1_000
+_MENDED, _GIVEN_UP = 0.6, 0.3
 
 
 class Kind(str, Enum):
-    """How its handler behaves."""
+    """How its handler behaves; the last three are poison."""
 
     PLAIN = "plain"
     FLAKY = "flaky"  # raises in its first attempts
@@ -24,6 +25,11 @@ class Kind(str, Enum):
     FAILING = "failing"  # always raises
     REJECTING = "rejecting"  # says that it can never succeed
     KILLING = "killing"  # kills its process
+
+    @property
+    def is_poison(self) -> bool:
+        """Whether it ends without effect."""
+        return self in (Kind.FAILING, Kind.REJECTING, Kind.KILLING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,8 @@ class Mail:
     :param at_once: how many copies are published at the same time.
     :param later_s: when further copies follow, in seconds after the first.
     :param pad: bytes that its body is longer than it has to be.
+    :param mended: whether poison is none any more once it is replayed.
+    :param given_up: whether an operator discards poison that has ended, rather than wait for a replay.
     """
 
     number: int
@@ -42,6 +50,8 @@ class Mail:
     at_once: int
     later_s: tuple[float, ...]
     pad: int
+    mended: bool
+    given_up: bool
 
     @property
     def id(self) -> str:
@@ -77,4 +87,6 @@ def mail(seed: int, number: int, *, poison: bool = True) -> Mail:
         at_once=at_once,
         later_s=tuple(sorted(random.uniform(0.2, _LATEST_COPY_S) for _ in range(more))),
         pad=random.choices([0, 4_000, 100_000], [80, 18, 2])[0],
+        mended=random.random() < _MENDED,
+        given_up=random.random() < _GIVEN_UP,
     )

@@ -47,6 +47,7 @@ class Place:
         self._template = Template((_HERE / "fleet.toml").read_text(encoding="utf-8"))
         consumer = tomllib.loads(self._template.substitute(port=0))["consumers"][CONSUMER]
         self.queue: str = consumer["queue"]
+        self.dead_letters = f"{self.queue}.dead"
         self.limits = Limits(max_attempts=consumer["max_attempts"], max_aborts=consumer["max_aborts"])
         self._relays = AsyncExitStack()
 

@@ -1,4 +1,4 @@
-"""The course of a soak: the fleet works, all is broken again and again, and in the end it is whole and judged."""
+"""The course of a soak: the fleet works, an operator replays, all is broken again and again; then it is judged."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from deadlines import RunFailed, until
+from foreign_client import dead_letters
+from inbox import message_key
 from servers import ServerError
 from soak_parts.doors import is_ready, not_given_back
-from soak_parts.facts import Facts, Tables
+from soak_parts.facts import Facts, LetterFact, Tables
 from soak_parts.faults import Breakage, schedule
 from soak_parts.ledger import LOST, Standing
 from soak_parts.logs import Logs
+from soak_parts.mail import CONSUMER, SOURCE
+from soak_parts.operator import Operator
 from soak_parts.place import PROCESSES, Place
 from soak_parts.sender import Sender
 from soak_parts.slots import Start
@@ -42,7 +46,8 @@ class Scenario:
         self.strikes = Strikes(place, say)
         self.sender = Sender(place.broker.url(), queue=place.queue, seed=seed, rate=rate)
         self.seconds = 0.0
-        self.standing = Standing(ended=0, still_open=0, untold=0)
+        self.operator = Operator(place, published=self.sender.published, seed=seed, say=say)
+        self.standing = Standing(ended=0, still_open=0, untold=0, owed=0)
         self.logs = Logs([])
         self._place, self._seed, self._length_s, self._say = place, seed, seconds, say
         self._left: dict[str, int] = {}
@@ -63,16 +68,18 @@ class Scenario:
                 tables = await self._place.ledger.tables(self.sender.published)
                 await asyncio.gather(*(slot.close() for slot in slots))
                 left = await asyncio.to_thread(self._queues)
+                letters = await asyncio.to_thread(self._letters)
             finally:
                 for slot in slots:
                     slot.end()
-        return self._facts(tables, held, left)
+        return self._facts(tables, held, left, letters)
 
     async def _work(self) -> None:
         """Publish and break until the time is over; return when all is whole, and confirmed."""
         faults = schedule(self._seed, self._length_s - _QUIET_END_S, slots=PROCESSES)
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(self._watch())
+            operating = tasks.create_task(self.operator.work(self._length_s))
             breaking = tasks.create_task(self.strikes.carry_out(faults))
             sending = tasks.create_task(
                 self.sender.send(self._length_s, last_poison_s=self._length_s - _NO_POISON_END_S)
@@ -81,6 +88,7 @@ class Scenario:
             self._say("all is whole again")
             async with asyncio.timeout(_SEND_S):
                 await sending
+            await operating
             watching.cancel()
 
     async def _come_to_an_end(self) -> str | None:
@@ -93,14 +101,15 @@ class Scenario:
             with suppress(ServerError):
                 self._left = await asyncio.to_thread(self._queues)
             now = self.standing
-            return now.ended == everything and not (now.still_open or now.untold or any(self._left.values()))
+            unfinished = now.still_open or now.untold or now.owed or any(self._left.values())
+            return now.ended == everything and not unfinished
 
         try:
             await until(
                 ended,
                 within_s=_STALL_S,
                 every_s=_LOOK_S,
-                moving=lambda: (self.standing.ended, self.standing.untold),
+                moving=lambda: (self.standing.ended, self.standing.untold, self.standing.owed),
                 what=lambda: f"the end of {everything} messages: {self.standing}, queues hold {self._left}",
             )
         except RunFailed as failure:
@@ -147,9 +156,16 @@ class Scenario:
 
     def _queues(self) -> dict[str, int]:
         queues = self._place.broker.list_queues()
-        return {name: counts.total for name, counts in queues.items() if not name.endswith(".dead")}
+        return {name: counts.total for name, counts in queues.items() if name != self._place.dead_letters}
 
-    def _facts(self, tables: Tables, held: Sequence[str], left: dict[str, int]) -> Facts:
+    def _letters(self) -> list[LetterFact]:
+        ids = {str(message_key(CONSUMER, SOURCE, of)): of for of in self.sender.published}
+        found = dead_letters(self._place.broker.url(), self._place.dead_letters)
+        return [LetterFact(message_id=ids.get(letter.key), generation=letter.generation) for letter in found]
+
+    def _facts(
+        self, tables: Tables, held: Sequence[str], left: dict[str, int], letters: Sequence[LetterFact]
+    ) -> Facts:  # fmt: skip
         starts: list[Start] = [start for slot in self._place.slots for start in slot.starts]
         evidence = Evidence.read(self._place.directory)
         self.logs = Logs(starts)
@@ -160,6 +176,8 @@ class Scenario:
             handled=evidence.starts,
             killers=evidence.killers,
             starts=starts,
+            said=self.operator.said,
+            letters=letters,
             left=left,
             not_given_back=held,
             alarms=self.logs.alarms,

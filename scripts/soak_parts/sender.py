@@ -112,7 +112,13 @@ class Sender:
 def encoded(message: Mail) -> tuple[bytes, pika.BasicProperties]:
     """Return body and properties of a message."""
     work_s = Random(message.number).choice([0.0, 0.001, 0.005, 0.02, 0.1])
-    body = {"kind": message.kind.value, "trouble": message.trouble, "work_s": work_s, "pad": "x" * message.pad}
+    body = {
+        "kind": message.kind.value,
+        "trouble": message.trouble,
+        "mended": message.mended,
+        "work_s": work_s,
+        "pad": "x" * message.pad,
+    }
     properties = pika.BasicProperties(
         message_id=message.id,
         type=TYPE,

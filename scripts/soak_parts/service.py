@@ -22,11 +22,13 @@ class Body(Struct, frozen=True):
     """The body of a message.
 
     :param trouble: in how many attempts it makes trouble, if that ends by itself.
+    :param mended: whether poison is none any more once it is replayed.
     :param work_s: how long it takes.
     """
 
     kind: Kind
     trouble: int
+    mended: bool
     work_s: float
 
 
@@ -53,6 +55,8 @@ async def handle(envelope: Envelope, tx: Tx, witness: Witness) -> None:
         envelope.attempt.number,
     )
     await asyncio.sleep(body.work_s)
+    if body.mended and body.kind.is_poison and envelope.attempt.generation > 1:
+        return
     first_ones = envelope.attempt.generation == 1 and envelope.attempt.number <= body.trouble
     match body.kind:
         case Kind.PLAIN:

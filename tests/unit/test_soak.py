@@ -16,7 +16,17 @@ import inbox
 from consumers.codec import Decoded, decode
 from consumers.config import parse
 from consumers.plan import plan
-from soak_parts.facts import AttemptFact, Facts, Limits, RecordFact, RowFact, Tables
+from soak_parts.facts import (
+    AttemptFact,
+    Facts,
+    LetterFact,
+    Limits,
+    OperationFact,
+    RecordFact,
+    RowFact,
+    Said,
+    Tables,
+)
 from soak_parts.faults import Breakage, schedule
 from soak_parts.judge import MOST_MEMORY_MIB, judge
 from soak_parts.logs import Logs
@@ -30,7 +40,7 @@ KILLER, VICTIM, LIVING = 101, 102, 103
 
 
 def some_mail(number: int, kind: Kind) -> Mail:
-    return Mail(number=number, kind=kind, trouble=1, at_once=1, later_s=(), pad=0)
+    return Mail(number=number, kind=kind, trouble=1, at_once=1, later_s=(), pad=0, mended=True, given_up=True)
 
 
 def attempt(
@@ -46,25 +56,35 @@ def start(pid: int, end: End, code: int, *, peak_mib: float = 60.0) -> Start:
 
 
 PLAIN, FAILING, REJECTING = some_mail(0, Kind.PLAIN), some_mail(1, Kind.FAILING), some_mail(2, Kind.REJECTING)
+MENDED = some_mail(3, Kind.FAILING)
+REPLAYED = OperationFact(message_id=MENDED.id, event="replayed", generation=1, was="exhausted")
 TABLES = Tables(
-    effects={PLAIN.id: 1},
-    processed=frozenset({PLAIN.id}),
+    effects={PLAIN.id: 1, MENDED.id: 1},
+    processed=frozenset({PLAIN.id, MENDED.id}),
     strangers=0,
     rows={
         FAILING.id: RowFact(state="exhausted", reason="attempts", generation=1),
         REJECTING.id: RowFact(state="rejected", reason="no", generation=1),
     },
     attempts=[attempt(FAILING.id, number, "failed", charged=True) for number in (1, 2)],
+    operations=[REPLAYED],
     records=[RecordFact(id=RECORD, message_id=FAILING.id, generation=1, acknowledged=True)],
     told={RECORD: 1},
 )
 RIGHT = Facts(
-    published={message.id: message for message in (PLAIN, FAILING, REJECTING)},
-    sent={PLAIN.id: 2, FAILING.id: 1, REJECTING.id: 1},
+    published={message.id: message for message in (PLAIN, FAILING, REJECTING, MENDED)},
+    sent={PLAIN.id: 2, FAILING.id: 1, REJECTING.id: 1, MENDED.id: 1},
     tables=TABLES,
-    handled={(PLAIN.id, 1): frozenset({"a"}), (FAILING.id, 1): frozenset({"b", "c"})},
+    handled={
+        (PLAIN.id, 1): frozenset({"a"}),
+        (FAILING.id, 1): frozenset({"b", "c"}),
+        (MENDED.id, 1): frozenset({"d", "e"}),
+        (MENDED.id, 2): frozenset({"f"}),
+    },
     killers={KILLER: FAILING.id},
     starts=[start(KILLER, End.BY_ITSELF, -9), start(VICTIM, End.KILLED, -9), start(LIVING, End.STOPPED, 0)],
+    said=Said(replayed={(MENDED.id, 1)}),
+    letters=[LetterFact(message_id=message.id, generation=1) for message in (FAILING, REJECTING, MENDED)],
     left={"soak.messages": 0},
     not_given_back=[],
     alarms=[],
@@ -80,6 +100,12 @@ def with_attempts(*attempts: AttemptFact) -> Facts:
     return with_tables(attempts=[*TABLES.attempts, *attempts])
 
 
+def discarded(of: Mail, *, was: str = "exhausted") -> Facts:
+    operation = OperationFact(message_id=of.id, event="discarded", generation=1, was=was)
+    rows = {**TABLES.rows, of.id: RowFact(state="discarded", reason="given up", generation=1)}
+    return with_tables(operations=[REPLAYED, operation], rows=rows)
+
+
 def complaints(facts: Facts) -> Mapping[str, Sequence[str]]:
     return {complaint.what: complaint.ids for complaint in judge(facts)}
 
@@ -91,20 +117,21 @@ def test_a_run_in_which_each_message_came_to_its_right_end_is_right() -> None:
 @pytest.mark.parametrize(
     ("facts", "what", "ids"),
     [
-        (with_tables(effects={PLAIN.id: 2}), "1 effects are doubled", [PLAIN]),
-        (with_tables(effects={}), "1 messages are processed without an effect", [PLAIN]),
+        (with_tables(effects={**TABLES.effects, PLAIN.id: 2}), "1 effects are doubled", [PLAIN]),
+        (with_tables(effects={**TABLES.effects, MENDED.id: 2}), "1 effects are doubled", [MENDED]),
+        (with_tables(effects={MENDED.id: 1}), "1 messages are processed without an effect", [PLAIN]),
         (
-            with_tables(effects={PLAIN.id: 1, FAILING.id: 1}),
+            with_tables(effects={**TABLES.effects, FAILING.id: 1}),
             "1 effects are of messages that are not processed",
             [FAILING],
         ),
         (
-            with_tables(processed=frozenset(), effects={}),
+            with_tables(processed=frozenset({MENDED.id}), effects={MENDED.id: 1}),
             "1 messages are lost: confirmed, and nowhere on record",
             [PLAIN],
         ),
         (
-            with_tables(processed=frozenset({PLAIN.id, FAILING.id}), effects={PLAIN.id: 1, FAILING.id: 1}),
+            with_tables(processed=TABLES.processed | {FAILING.id}, effects={**TABLES.effects, FAILING.id: 1}),
             "1 messages are processed and on record besides",
             [FAILING],
         ),
@@ -121,11 +148,55 @@ def test_a_run_in_which_each_message_came_to_its_right_end_is_right() -> None:
         (
             with_tables(
                 rows={**TABLES.rows, PLAIN.id: RowFact(state="rejected", reason="no", generation=1)},
-                processed=frozenset(),
-                effects={},
+                processed=frozenset({MENDED.id}),
+                effects={MENDED.id: 1},
             ),
             "1 messages that are plain are rejected, not processed",
             [PLAIN],
+        ),
+        (with_tables(operations=[]), "1 messages that are failing are processed, not exhausted", [MENDED]),
+        (
+            with_tables(
+                rows={**TABLES.rows, MENDED.id: RowFact(state="exhausted", reason="attempts", generation=2)},
+                processed=frozenset({PLAIN.id}),
+                effects={PLAIN.id: 1},
+            ),
+            "1 messages that are failing are exhausted, not processed",
+            [MENDED],
+        ),
+        (
+            with_tables(rows={**TABLES.rows, FAILING.id: RowFact(state="discarded", reason="no", generation=1)}),
+            "1 messages that are failing are discarded, not exhausted",
+            [FAILING],
+        ),
+        (with_tables(operations=[]), "1 messages were said to be replayed, and were not", [MENDED]),
+        (
+            replace(RIGHT, said=Said(replayed={(MENDED.id, 1)}, discarded={FAILING.id})),
+            "1 messages were said to be discarded, and were not",
+            [FAILING],
+        ),
+        (
+            replace(discarded(FAILING), published={**RIGHT.published, FAILING.id: replace(FAILING, given_up=False)}),
+            "1 messages are discarded that were not to be",
+            [FAILING],
+        ),
+        (discarded(FAILING, was="waiting"), "1 messages were replayed or discarded before they had ended", [FAILING]),
+        (
+            with_tables(operations=[REPLAYED, REPLAYED]),
+            "1 messages were replayed or discarded twice after one end",
+            [MENDED],
+        ),
+        (replace(RIGHT, handled={}), "1 messages were replayed, and not tried again", [MENDED]),
+        (replace(RIGHT, letters=RIGHT.letters[1:]), "1 messages have ended without a dead letter", [FAILING]),
+        (
+            replace(RIGHT, letters=[*RIGHT.letters, LetterFact(message_id=PLAIN.id, generation=1)]),
+            "1 dead letters are of messages that had not ended",
+            [PLAIN],
+        ),
+        (
+            replace(RIGHT, letters=[*RIGHT.letters, LetterFact(message_id=None, generation=1)]),
+            "1 dead letters name no row of a message that was published",
+            [],
         ),
         (
             with_tables(attempts=TABLES.attempts[:1]),
@@ -185,6 +256,14 @@ def test_what_is_wrong_is_said_with_the_messages_it_is_wrong_of(facts: Facts, wh
     assert complaints(facts)[what] == tuple(message.id for message in ids)
 
 
+def test_a_message_that_an_operator_gave_up_has_come_to_its_right_end() -> None:
+    assert complaints(replace(discarded(FAILING), said=Said(discarded={FAILING.id}))) == {}
+
+
+def test_a_dead_letter_that_came_twice_is_right() -> None:
+    assert complaints(replace(RIGHT, letters=[*RIGHT.letters, *RIGHT.letters])) == {}
+
+
 def test_a_death_that_was_somebody_elses_doing_is_charged_once_the_free_one_is_spent() -> None:
     free = attempt(PLAIN.id, 1, "crashed", charged=False, pid=KILLER)
     charged = attempt(PLAIN.id, 3, "crashed", charged=True, pid=KILLER)
@@ -231,6 +310,8 @@ def test_the_same_seed_publishes_the_same_messages_of_all_kinds() -> None:
     assert counts[Kind.KILLING] == 5
     assert all(counts[kind] > 20 for kind in set(Kind) - {Kind.KILLING})
     assert {message.copies for message in sent} == {1, 2, 3, 4}
+    poison = [message for message in sent if message.kind.is_poison]
+    assert len({(message.mended, message.given_up) for message in poison}) == 4
     assert not any(
         mail(7, number, poison=False).kind in (Kind.FAILING, Kind.REJECTING, Kind.KILLING) for number in range(500)
     )
