@@ -5,7 +5,7 @@ So a runner may die anywhere: its lock goes with its session, and the next one g
 that was committed without an answer is not pending any more.
 
 With a bound on failures, a job does not run far ahead of what the fleet has made of it: no more than `WINDOW` messages
-are out undecided.
+are out undecided. Who asks a run to stop is answered between two messages, and never in the middle of one.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ FEWEST = 10
 """How many decided messages are assumed at least: the first failure alone stops nothing."""
 
 _TIMEOUT_S = 60.0
+_LET_GO_TIMEOUT_S = 5.0
 _PAGE = 500
 _TRIES = 6
 _LOOK_EVERY_S = 0.5
@@ -68,7 +69,7 @@ class Progress:
 
 
 class _Halted(Exception):
-    """The job does not run any more: somebody has cancelled it."""
+    """The job does not run any more, or not by us: somebody has cancelled it, or asked this run to stop."""
 
 
 async def run(
@@ -77,15 +78,17 @@ async def run(
     *,
     runner: str,
     progress: Callable[[Progress], None] = lambda _: None,
+    stop: asyncio.Event | None = None,
 ) -> Replay:
     """Run a job until it is finished, stopped by its bound on failures, or cancelled. Return it as it is then.
 
-    When this is cancelled, or its session is lost, the job stays as it is and can be run again. So can a stopped one,
+    When it is asked to stop, or its session is lost, the job stays as it is and can be run again. So can a stopped one,
     which then counts failures anew.
 
     :param connection: a session of this call alone while it runs.
     :param runner: who says so to those who come second.
     :param progress: called for each item, and when more is known of the fate of earlier ones.
+    :param stop: once it is set, no other message is replayed; the job is returned as one that runs.
     :raises ReplayMissing: there is none of that id.
     :raises ReplayBusy: somebody else runs it.
     :raises ReplayOver: it was cancelled. One that is finished is returned.
@@ -103,7 +106,9 @@ async def run(
         else:
             reach("replay.begun")
             with suppress(_Halted):
-                await _Run(connection, await replays.get(connection, replay_id), progress).all()
+                await _Run(
+                    connection, await replays.get(connection, replay_id), progress, stop or asyncio.Event()
+                ).all()
     return await replays.get(connection, replay_id)
 
 
@@ -116,18 +121,26 @@ async def _held(connection: asyncpg.Connection[Any], replay: Replay) -> AsyncIte
     finally:
         # The lock of a lost session goes with it.
         if not connection.is_closed():
-            await connection.fetchval(_LET_GO, replay.id, timeout=_TIMEOUT_S)
+            try:
+                await connection.fetchval(_LET_GO, replay.id, timeout=_LET_GO_TIMEOUT_S)
+            except TimeoutError:
+                connection.terminate()
 
 
 class _Run:
     """One run of a job, on a session that holds its lock."""
 
     def __init__(
-        self, connection: asyncpg.Connection[Any], replay: Replay, progress: Callable[[Progress], None]
+        self,
+        connection: asyncpg.Connection[Any],
+        replay: Replay,
+        progress: Callable[[Progress], None],
+        stop: asyncio.Event,
     ) -> None:
         self._connection = connection
         self._replay = replay
         self._progress = progress
+        self._stop = stop
         self._done = replay.total - replay.pending
         self._first: int | None = None
         self._replayed = self._processed = self._failed = 0
@@ -155,24 +168,37 @@ class _Run:
         if time.monotonic() >= self._look_s:
             await self._look()
         while self._replay.stop_ratio is not None and not self._stops() and self._undecided >= WINDOW:
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await self._sleep(_LOOK_EVERY_S)
             await self._still_runs()
             await self._look()
         while (wait_s := self._next_s - time.monotonic()) > 0 and not self._stops():
-            await asyncio.sleep(min(wait_s, _LOOK_EVERY_S))
+            await self._sleep(min(wait_s, _LOOK_EVERY_S))
             if wait_s > _LOOK_EVERY_S:
                 await self._still_runs()
                 await self._look()
+        await self._sleep(0)
         if self._replay.rate is not None:
             # Time that was lost is not made up for: a rate is what others can bear.
             self._next_s = max(self._next_s, time.monotonic()) + 1 / self._replay.rate
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait for so long.
+
+        :raises _Halted: this run was asked to stop, before or meanwhile.
+        """
+        if seconds > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stop.wait()
+        if self._stop.is_set():
+            raise _Halted
 
     async def _one(self, item: ReplayItem) -> None:
         pauses = Backoff(first_s=0.1, longest_s=1.0)
         outcome, detail = "contended", None
         for each in range(_TRIES):
             if each:
-                await asyncio.sleep(pauses.next_s())
+                await self._sleep(pauses.next_s())
             try:
                 outcome, detail = await self._sent(item)
             except asyncpg.PostgresError as error:

@@ -5,8 +5,10 @@ A bar on a terminal, one JSON object a line otherwise. Ctrl-C once leaves the jo
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -100,13 +102,12 @@ def carry_out(config: FleetConfig, replay_id: UUID, *, by_whom: str, lines: bool
         with _told(lines) as progress:
             replay = run_until_done(_run(config, replay_id, runner, progress))
     except KeyboardInterrupt:
-        click.echo(
-            "Interrupted: what was replayed stays so, the rest is as it was.\n" + _resume(config, replay_id), err=True
-        )
-        return Exit.INTERRUPTED
+        return _interrupted(config, replay_id)
     except (DatabaseUnavailable, TimeoutError):
         click.echo(_resume(config, replay_id), err=True)
         raise
+    if replay.state.value == "running":
+        return _interrupted(config, replay_id)
     if lines:
         write_line({"event": "ended", **described(replay)})
     return _ended(config, replay, lines)
@@ -116,8 +117,22 @@ async def _run(config: FleetConfig, replay_id: UUID, runner: str, progress: Call
     from consumers.operating import operating
     from inbox import replay_job
 
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def stop_once() -> None:
+        loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C does not wait for what runs
+        stop.set()
+
     async with operating(config, changes=True) as connection:
-        return await replay_job.run(connection, replay_id, runner=runner, progress=progress)
+        loop.add_signal_handler(signal.SIGINT, stop_once)
+        return await replay_job.run(connection, replay_id, runner=runner, progress=progress, stop=stop)
+
+
+def _interrupted(config: FleetConfig, replay_id: UUID) -> Exit:
+    click.echo(
+        "Interrupted: what was replayed stays so, the rest is as it was.\n" + _resume(config, replay_id), err=True
+    )
+    return Exit.INTERRUPTED
 
 
 @contextmanager

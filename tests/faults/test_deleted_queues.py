@@ -102,8 +102,10 @@ async def test_what_is_parked_outlives_its_work_queue_and_comes_back_when_that_i
 async def _quick_to_try_again(broker: RabbitServer) -> AsyncIterator[None]:
     """Let the broker try again after one second, not after 180, to bring back what had nowhere to go."""
     name = "dead_letter_worker_publisher_confirm_timeout"
+    before = await asyncio.to_thread(broker.eval, f"{{ok, Value}} = application:get_env(rabbit, {name}), Value.")
     await asyncio.to_thread(broker.eval, f"application:set_env(rabbit, {name}, 1000).")
     try:
         yield
     finally:
-        await asyncio.to_thread(broker.eval, f"application:unset_env(rabbit, {name}).")
+        # Without a value the broker cannot start another worker, and so declare no queue that needs one.
+        await asyncio.to_thread(broker.eval, f"application:set_env(rabbit, {name}, {before}).")
