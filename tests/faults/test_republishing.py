@@ -2,73 +2,47 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable
+import asyncio
+from collections import Counter
 from pathlib import Path
 
 import aio_pika
-import pytest
 import pytest_asyncio
 
-from inbox.points import REPUBLISH_POINTS
+from servers import RabbitServer
 from tests.support.databases import Database
 from tests.support.eventually import eventually
 from tests.support.operators import replayed
+from tests.support.owing import DEAD, dead_letters, ended, nothing_on_record, on_record, owed
 from tests.support.process import StartFleet
 from tests.support.service import QUEUE, Service
 from tests.support.vhosts import Vhost
 
-DEAD = f"{QUEUE}.dead"
-UNTIL_FIXED = "select 1 / count(*)::integer from fixed"
+MANY = 300
+"""More than a page of what is owed."""
 
 
 @pytest_asyncio.fixture
 async def service(tmp_path: Path, database: Database, vhost: Vhost, fleet: StartFleet) -> Service:
-    """A service whose messages have one attempt, and fail for want of a row that an operator adds."""
+    """A service whose messages have one attempt."""
     made = Service(tmp_path, database, vhost, fleet, consumers={"work": {"max_attempts": 1}})
     await made.prepare()
-    await database.execute("create table fixed (id integer)")
     return made
 
 
-async def _owed(service: Service) -> int:
-    number: int = await service.database.fetchval(
-        "select count(*) from inbox.message where copy_needed or dead_letter_needed"
-    )
-    return number
-
-
-async def _ended(service: Service, number: int, state: str = "exhausted") -> list[object]:
-    async def all_ended() -> list[object]:
-        rows = await service.database.fetch("select key from inbox.message where state = $1", state)
-        assert len(rows) == number and not await _owed(service)
-        return [row["key"] for row in rows]
-
-    return await eventually(all_ended, 30, what=f"{number} messages being {state} and owing nothing")
-
-
-async def _dead_letters(service: Service) -> list[aio_pika.abc.AbstractIncomingMessage]:
-    queue = await (await service.vhost.channel()).get_queue(DEAD, ensure=False)
-    letters = []
-    while (letter := await queue.get(no_ack=True, fail=False)) is not None:
-        letters.append(letter)
-    return letters
-
-
-async def test_a_replayed_message_is_published_by_the_republisher_and_processed_by_a_running_fleet(
-    service: Service,
-) -> None:
-    process = await service.start()
+async def test_what_is_on_record_is_published_by_a_fleet_and_processed_where_it_was_replayed(service: Service) -> None:
     ids = [f"message-{number}" for number in range(20)]
-    await service.publish(*ids, sql=UNTIL_FIXED)
-    keys = await _ended(service, len(ids))
-    await service.database.execute("insert into fixed values (1)")
-    await replayed(service.database, *keys)  # type: ignore[arg-type]
-    await eventually(lambda: _none_on_record(service), 30, what="all of them being processed")
+    keys = await on_record(service.database, *ids)
+    process = await service.start()
+    await ended(service, len(ids))
+    assert await dead_letters(service) == dict.fromkeys(ids, 1)
+    await replayed(service.database, *keys)
+    await nothing_on_record(service)
     await service.settled()
     await service.exact(ids)
-    assert service.starts() == dict.fromkeys(ids, 2)
-    assert not process.events("republish.failed") + process.events("republish.unfit")
+    assert service.starts() == dict.fromkeys(ids, 1)
+    assert await dead_letters(service) == {}
+    assert "republish." not in process.output
     await service.stopped(process)
     await service.at_rest()
 
@@ -88,9 +62,11 @@ async def test_what_has_ended_has_one_dead_letter_with_its_bytes_and_the_name_of
     channel = await service.vhost.channel()
     await channel.default_exchange.publish(message, routing_key=QUEUE, mandatory=True)
     await service.publish("m-2", reject="not ours")
-    await eventually(lambda: _all_ended(service, 2), 30, what="both having ended and owing nothing")
-    letters = {letter.message_id: letter for letter in await _dead_letters(service)}
-    assert letters.keys() == {"m-1", "m-2"}
+    await service.publish("m-3", fail_in=[-1])
+    await ended(service, 2, "rejected")
+    await ended(service, 1, "exhausted")
+    letters = {letter.message_id: letter for letter in await service.vhost.drain(DEAD)}
+    assert letters.keys() == {"m-1", "m-2", "m-3"}
     rows = {row["message_id"]: row for row in await service.database.fetch("select * from inbox.message")}
     for message_id, letter in letters.items():
         row = rows[str(message_id)]
@@ -105,7 +81,7 @@ async def test_what_has_ended_has_one_dead_letter_with_its_bytes_and_the_name_of
     assert first.body == body
     assert (first.headers["x-own"], first.app_id, first.expiration) == (7, "shop", None)
     assert "CC" not in first.headers
-    assert rows["m-2"]["state"] == "rejected"
+    assert letters["m-3"].headers["x-inbox-error-class"] == "RuntimeError"
     await service.stopped(process)
 
 
@@ -114,76 +90,74 @@ async def test_a_consumer_that_wants_no_dead_letters_owes_none(
 ) -> None:
     service = Service(tmp_path, database, vhost, fleet, consumers={"work": {"max_attempts": 1, "dead_letters": False}})
     await service.prepare()
+    await on_record(database, "m-1")
     process = await service.start()
-    await service.publish("m-1", fail_in=[-1])
-    await _ended(service, 1)
+    await ended(service, 1)
     assert DEAD not in await vhost.queues()
-    assert not process.events("republish.failed")
+    assert "republish." not in process.output
     await service.stopped(process)
 
 
-async def test_a_queue_that_is_gone_holds_its_copies_back_until_it_is_there_again(service: Service) -> None:
+async def test_a_queue_that_is_gone_holds_back_what_is_owed_to_it_and_no_copy_and_is_told_of_once_for_all(
+    service: Service,
+) -> None:
     process = await service.start()
     await (await service.vhost.channel()).queue_delete(DEAD)
-    await service.publish("m-1", "m-2", sql=UNTIL_FIXED)
-    await eventually(lambda: process.events("republish.failed"), 30, what="the missing queue being told of")
-    assert await _owed(service) > 0
-    assert all(DEAD in event["problem"] for event in process.events("republish.failed"))
+    ids = [f"message-{number}" for number in range(MANY)]
+    await on_record(service.database, *ids)
+    (replayable,) = await on_record(service.database, "replayed")
+    await replayed(service.database, replayable)
+    waiting = await eventually(lambda: process.events("republish.waiting"), 30, what="the missing queue being told of")
+    assert (waiting[0]["queue"], waiting[0]["owed"]) == (DEAD, "dead_letter")
+    assert DEAD in waiting[0]["problem"]
+    await eventually(lambda: service.starts()["replayed"] == 1, 30, what="the copy to the other queue")
+    # Each pause begins with one line, however many wait for its end.
+    await eventually(lambda: len(process.events("republish.waiting")) >= 3, 30, what="further tries")
+    assert process.events("republish.failed") == []
+    assert await owed(service.database) == MANY
     await service.apply_topology()
-    await _ended(service, 2)
-    assert sorted(str(letter.message_id) for letter in await _dead_letters(service)) == ["m-1", "m-2"]
+    # The pause that runs then may be as long as the ones before it together.
+    await ended(service, MANY, within_s=60)
+    assert await dead_letters(service) == dict.fromkeys(ids, 1)
+    await service.exact(["replayed"], terminal=dict.fromkeys(ids, "exhausted"))
     await service.stopped(process)
 
 
-@pytest.mark.parametrize("point", REPUBLISH_POINTS)
-async def test_a_kill_at_a_named_point_of_republishing_loses_no_copy_and_doubles_no_effect(
-    point: str, service: Service, rounds: Callable[[int, int], int]
+async def test_a_queue_that_is_full_takes_what_it_can_and_the_rest_waits_for_room(
+    service: Service, shared_broker: RabbitServer
 ) -> None:
-    ids = [f"message-{number}" for number in range(6)]
-    first = await service.start()
-    await service.publish(*ids, sql=UNTIL_FIXED)
-    keys = await _ended(service, len(ids))
-    await service.stopped(first)
-    await service.database.execute("insert into fixed values (1)")
-    await replayed(service.database, *keys)  # type: ignore[arg-type]
-    for _ in range(rounds(1, 3)):
-        await service.spawn(kill_at=point).exited(-signal.SIGKILL, within_s=60)
-    last = await service.start()
-    await eventually(lambda: _none_on_record(service), 60, what="all of them being processed")
-    await service.settled()
-    await service.exact(ids)
-    await service.stopped(last)
-    await service.at_rest()
+    few = '<<"{\\"max-length\\": 5, \\"overflow\\": \\"reject-publish\\"}">>'
+    arguments = f'<<"{service.vhost.name}">>, <<"few">>, <<"[.]dead$">>, {few}, <<"0">>, <<"queues">>, <<"tests">>'
+    await asyncio.to_thread(shared_broker.eval, f"rabbit_policy:parse_set({arguments}).")
+    ids = [f"message-{number}" for number in range(30)]
+    await on_record(service.database, *ids)
+    process = await service.start()
+    waiting = await eventually(lambda: process.events("republish.waiting"), 30, what="the full queue being told of")
+    assert "full" in waiting[0]["problem"]
+    taken: Counter[str] = Counter()
 
+    async def all_taken() -> bool:
+        taken.update(await dead_letters(service))
+        return taken.keys() == set(ids)
 
-@pytest.mark.parametrize("point", REPUBLISH_POINTS)
-async def test_a_kill_at_a_named_point_of_republishing_loses_no_dead_letter(point: str, service: Service) -> None:
-    ids = [f"message-{number}" for number in range(6)]
-    await service.publish(*ids, reject="not ours")
-    await service.spawn(kill_at=point).exited(-signal.SIGKILL, within_s=60)
-    last = await service.start()
-    await _ended(service, len(ids), "rejected")
-    letters = [str(letter.message_id) for letter in await _dead_letters(service)]
-    assert set(letters) == set(ids)
-    # As many as are published at a time may be sent again.
-    assert len(letters) <= 2 * len(ids)
-    await service.stopped(last)
+    await eventually(all_taken, 60, what="each message's dead letter having come", every_s=0.2)
+    assert not process.events("republish.failed")
+    await ended(service, len(ids))
+    await service.stopped(process)
 
 
 async def test_a_message_of_which_no_fitting_copy_can_be_made_is_told_of_and_holds_up_no_other(
     service: Service,
 ) -> None:
-    process = await service.start()
     ids = ["bad", *[f"message-{number}" for number in range(3)]]
-    await service.publish(*ids, sql=UNTIL_FIXED)
-    keys = await _ended(service, len(ids))
-    await service.database.execute("insert into fixed values (1)")
+    keys = await on_record(service.database, *ids)
     # Its bytes are somebody else's: a copy would come back as another message.
     await service.database.execute(
         "update inbox.message m set properties = o.properties from inbox.message o "
         "where m.message_id = 'bad' and o.message_id = 'message-0'"
     )
-    await replayed(service.database, *keys)  # type: ignore[arg-type]
+    await replayed(service.database, *keys)
+    process = await service.start()
 
     async def only_the_bad_one_is_left() -> bool:
         rows = await service.database.fetch("select message_id, copy_needed from inbox.message")
@@ -191,15 +165,6 @@ async def test_a_message_of_which_no_fitting_copy_can_be_made_is_told_of_and_hol
 
     await eventually(only_the_bad_one_is_left, 30, what="the others being processed")
     unfit = await eventually(lambda: process.events("republish.unfit"), 10, what="the bad one being told of")
-    assert {event["message_id"] for event in unfit} == {"bad"}
-    assert service.starts() == {"bad": 1, **dict.fromkeys(ids[1:], 2)}
+    assert {(event["message_id"], event["level"]) for event in unfit} == {("bad", "error")}
+    assert service.starts() == dict.fromkeys(ids[1:], 1)
     await service.stopped(process)
-
-
-async def _none_on_record(service: Service) -> bool:
-    return not await service.database.fetchval("select count(*) from inbox.message")
-
-
-async def _all_ended(service: Service, number: int) -> bool:
-    ended = await service.database.fetchval("select count(*) from inbox.message where finished_at is not null")
-    return bool(ended == number) and not await _owed(service)

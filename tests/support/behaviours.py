@@ -33,6 +33,7 @@ class Behaviour(Struct, kw_only=True):
     block_s: Block the event loop.
     clings: Swallow every cancellation, for ever.
     kill_in: Send SIGKILL to the own process in these attempts.
+    kills_without: Send SIGKILL to the own process while this file does not exist.
     exit_in: Call `os._exit` in these attempts.
     hoard_in: Take more and more memory in these attempts, up to 1 GB, until somebody ends the process.
     sql_sleep_s: Sleep in the database.
@@ -52,6 +53,7 @@ class Behaviour(Struct, kw_only=True):
     block_s: float = 0.0
     clings: bool = False
     kill_in: list[int] = []
+    kills_without: str | None = None
     exit_in: list[int] = []
     hoard_in: list[int] = []
     sql_sleep_s: float = 0.0
@@ -114,7 +116,8 @@ async def _behave(envelope: Envelope, tx: Tx, writer: str = "work") -> None:
     while behaviour.clings:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(3600)
-    if _now(envelope, behaviour.kill_in):
+    deadly = behaviour.kills_without is not None and not _exists(behaviour.kills_without)
+    if deadly or _now(envelope, behaviour.kill_in):
         os.kill(os.getpid(), signal.SIGKILL)
     if _now(envelope, behaviour.exit_in):
         os._exit(17)

@@ -44,6 +44,12 @@ class FleetProcess:
         """All that it has written to stdout and stderr so far."""
         return self._output.read_text(encoding="utf-8", errors="replace")
 
+    @property
+    def cpu_s(self) -> float:
+        """Seconds of processor time that it has used so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return its log events of one name, oldest first."""
         found = []
