@@ -17,6 +17,7 @@ from servers import RabbitServer
 from tests.support.clock import Clock
 from tests.support.databases import Database
 from tests.support.eventually import eventually
+from tests.support.owing import nothing_on_record
 from tests.support.process import FleetProcess, StartFleet
 from tests.support.service import QUEUE, Service
 from tests.support.vhosts import Vhost
@@ -52,7 +53,7 @@ def marked(*processes: FleetProcess) -> list[str]:
     return [event["message_id"] for process in processes for event in process.events("sweep.marked")]
 
 
-async def rounds(service: Service, number: int = 3) -> None:
+async def swept(service: Service, number: int = 3) -> None:
     """Wait until the sweep has begun so many rounds more."""
     seen = set()
 
@@ -67,7 +68,7 @@ async def hours(service: Service, clock: Clock, number: int) -> None:
     """Let hours pass for the sweep, with rounds in each."""
     for _ in range(number):
         await clock.move_on(HOUR_S)
-        await rounds(service)
+        await swept(service)
 
 
 async def minutes_until(clock: Clock, condition: Callable[[], bool], what: str) -> None:
@@ -104,15 +105,6 @@ async def parked_and_dead(service: Service, message_id: str) -> None:
     await purge(service, QUEUE)
 
 
-async def bring_copies(service: Service, number: int, **behaviour: Any) -> None:
-    """As a republisher does: publish the copies that are owed, and note it."""
-    owed = await service.database.fetch(
-        "update inbox.message set copy_needed = false where copy_needed returning message_id"
-    )
-    assert len(owed) == number
-    await service.publish(*(row["message_id"] for row in owed), **behaviour)
-
-
 # What was lost.
 
 
@@ -127,7 +119,7 @@ async def test_a_message_whose_parking_queue_was_purged_is_processed_once(sweepi
 
     await purge(service, PARKED_LONG)
     await minutes_until(clock, lambda: marked(process) == ["lost"], "a copy being asked for")
-    await bring_copies(service, 1, fail_in=[1])
+    await nothing_on_record(service)
     await service.settled()
     await service.exact(["lost"])
     assert service.starts() == {"lost": 2}
@@ -147,7 +139,7 @@ async def test_a_message_that_was_lost_with_its_work_queue_is_processed_once(
     await service.apply_topology()
     process = await service.start()
     await minutes_until(clock, lambda: marked(process) == ["lost"], "a copy being asked for")
-    await bring_copies(service, 1, fail_in=[1])
+    await nothing_on_record(service)
     await service.settled()
     await service.exact(["lost"])
     assert service.starts() == {"lost": 2}
@@ -169,7 +161,7 @@ async def test_a_message_that_died_with_its_process_and_whose_delivery_was_lost_
     (judged,) = process.events("sweep.judged")
     assert (judged["message_id"], judged["attempt"], judged["outcome"]) == ("deadly", 1, "waiting")
     await minutes_until(clock, lambda: marked(process) == ["deadly"], "a copy being asked for")
-    await bring_copies(service, 1, kill_in=[1])
+    await nothing_on_record(service)
     await service.settled()
     await service.exact(["deadly"])
     assert service.starts() == {"deadly": 2}
@@ -264,25 +256,29 @@ async def test_nothing_is_asked_for_while_a_paused_process_holds_it_in_its_hands
 
 
 async def test_a_sweep_that_dies_when_it_has_asked_for_a_copy_asks_for_each_once(
-    sweeping: MakeService, clock: Clock, database: Database
+    sweeping: MakeService, clock: Clock, database: Database, rounds: Callable[[int, int], int]
 ) -> None:
     service = await sweeping({"members": {"heartbeat": "200ms", "expiry": "1s"}}, pacing=["1h"])
-    ids = ["lost-1", "lost-2", "lost-3"]
+    number = rounds(3, 10)
+    ids = [f"lost-{each}" for each in range(number + 2)]
     first = await service.start()
     await service.publish(*ids, fail_in=[1])
-    await ready(service, PARKED_LONG, 3)
+    await ready(service, PARKED_LONG, len(ids))
     await service.stopped(first)
     await purge(service, PARKED_LONG)
     await clock.move_on(4 * HOUR_S)
 
-    dying = await service.start(kill_at="sweep.marked")
-    await minutes_until(clock, lambda: dying.exit_code is not None, "the death of a sweep")
-    await dying.exited(-signal.SIGKILL)
-    assert len(marked(dying)) == 1
+    dead: list[FleetProcess] = []
+    for _ in range(number):
+        dying = await service.start(kill_at="sweep.marked")
+        await minutes_until(clock, lambda dying=dying: dying.exit_code is not None, "the death of a sweep")
+        await dying.exited(-signal.SIGKILL)
+        assert len(marked(dying)) == 1
+        dead.append(dying)
     last = await service.start()
     await minutes_until(clock, lambda: len(marked(last)) == 2, "copies of the others being asked for")
-    assert sorted(marked(dying, last)) == ids
-    await bring_copies(service, 3, fail_in=[1])
+    assert sorted(marked(*dead, last)) == ids
+    await nothing_on_record(service)
     await service.settled()
     await service.exact(ids)
     assert service.starts() == dict.fromkeys(ids, 2)
@@ -291,29 +287,31 @@ async def test_a_sweep_that_dies_when_it_has_asked_for_a_copy_asks_for_each_once
 
 
 async def test_a_sweep_that_dies_when_it_has_judged_a_death_has_it_charged_once(
-    sweeping: MakeService, clock: Clock, database: Database
+    sweeping: MakeService, clock: Clock, database: Database, rounds: Callable[[int, int], int]
 ) -> None:
-    service = await sweeping({"members": {"heartbeat": "200ms", "expiry": "1s"}}, max_attempts=2)
-    ids, go_on = ["dead-1", "dead-2", "dead-3"], service.file("go-on")
+    service = await sweeping({"members": {"heartbeat": "200ms", "expiry": "1s"}}, lanes=16, max_attempts=2)
+    number = rounds(3, 10)
+    ids, go_on = [f"dead-{each}" for each in range(number + 2)], service.file("go-on")
     await service.publish_redelivered(*ids, wait_for=str(go_on))
     first = await service.start()
-    await eventually(lambda: len(service.calls()) == 3, 20, what="all of them being worked on")
+    await eventually(lambda: len(service.calls()) == len(ids), 20, what="all of them being worked on")
     first.kill()
     await first.exited(-signal.SIGKILL)
-    await ready(service, QUEUE, 3)
+    await ready(service, QUEUE, len(ids))
     await purge(service, QUEUE)
 
-    dying = service.spawn(kill_at="sweep.judged")
-    await clock.move_on(DUTY_S)
-    await dying.exited(-signal.SIGKILL, within_s=30)
+    for _ in range(number):
+        dying = service.spawn(kill_at="sweep.judged")
+        await clock.move_on(DUTY_S)
+        await dying.exited(-signal.SIGKILL, within_s=30)
     last = await service.start()
     await clock.move_on(DUTY_S)
     await eventually(lambda: len(last.events("sweep.judged")) == 2, 30, what="the others being judged")
     found = await database.fetch("select outcome, charged from inbox.attempt")
-    assert [tuple(row) for row in found] == [("crashed", False)] * 3
-    await minutes_until(clock, lambda: len(marked(last)) == 3, "copies being asked for")
+    assert [tuple(row) for row in found] == [("crashed", False)] * len(ids)
+    await minutes_until(clock, lambda: len(marked(last)) == len(ids), "copies being asked for")
     go_on.touch()
-    await bring_copies(service, 3, wait_for=str(go_on))
+    await nothing_on_record(service)
     await service.settled()
     await service.exact(ids)
     assert service.starts() == dict.fromkeys(ids, 2)
