@@ -168,7 +168,7 @@ class Service:
         return Counter(call["id"] for call in self.calls())
 
     async def settled(self, within_s: float = 30.0) -> None:
-        """Wait until no queue of the virtual host holds a message, ready, unacknowledged or parked; dead letters stay."""
+        """Wait until no queue but those of dead letters holds a message, ready, unacknowledged or parked."""
 
         async def empty() -> bool:
             queues = await self.vhost.queues()
