@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from deadlines import RunFailed, until
@@ -106,22 +106,26 @@ class Scenario:
 
     async def _close_connections(self) -> None:
         try:
-            closed = await asyncio.to_thread(self._broker.close_connections)
+            closed = await self._struck(
+                lambda: asyncio.to_thread(self._broker.close_connections), "connection to the broker"
+            )
         except FaultLeftOut as reason:
             self._screen.left_out(f"LEFT OUT: the broker's connections were not closed: {reason}")
             return
-        self._must_have_struck(closed, "connection to the broker")
         which = f"all {closed} connections" if self._broker.counts_all else f"the {closed} connections that it listed"
         self._say(f"the broker closed {which}")
 
     async def _terminate_sessions(self) -> None:
-        terminated = await self._database.terminate_sessions(self._service)
-        self._must_have_struck(terminated, "database session")
+        terminated = await self._struck(lambda: self._database.terminate_sessions(self._service), "database session")
         self._say(f"PostgreSQL terminated all {terminated} sessions of the fleet")
 
-    def _must_have_struck(self, number: int, what: str) -> None:
-        if not number:
-            raise RunFailed(f"a fault struck nothing: the fleet had no {what} at that moment")
+    async def _struck(self, strike: Callable[[], Awaitable[int]], what: str) -> int:
+        """Strike while both processes run, which an order may just have killed, and return how many were struck."""
+        for _ in range(_ROUNDS):
+            await self._both_consume()
+            if number := await strike():
+                return number
+        raise RunFailed(f"a fault struck nothing: the fleet had no {what} at that moment")
 
     async def _fix_and_replay(self, tasks: asyncio.TaskGroup) -> tuple[list[Exhausted], str | None]:
         """See the orders that hit the bug end, deploy the fix, and replay them, with the fleet's own commands.
