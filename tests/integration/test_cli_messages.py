@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,6 +12,8 @@ from uuid import uuid4
 import pytest
 
 from consumers.cli.exits import Exit
+from inbox import Message
+from inbox.oversize import KEPT_BYTES
 from inbox.states import State
 from tests.support.databases import Database
 from tests.support.inboxes import NO_PAUSE, Handler, StartProcess, message, standing, succeed
@@ -169,6 +172,29 @@ async def test_bytes_are_written_to_a_new_file_alone(process: StartProcess, desk
     gone = ("messages", "show", "m-2", "--source", "/shop", "--body", "gone.bin")
     assert "not kept" in (await desk.run(*gone, code=Exit.FAILED)).stderr
     assert not (desk.folder / "gone.bin").exists()
+
+
+async def test_a_message_that_was_too_large_is_told_with_what_is_on_record_and_where_the_whole_is(
+    process: StartProcess, desk: Desk
+) -> None:
+    async def keep(whole: Message) -> None:
+        """Take it, as the broker does."""
+
+    sent = message("m-1", body=b"0123456789" * 30_000)
+    await (await process()).attempt(sent, Handler(), keep=keep)
+    told = (await desk.run("messages", "show", "m-1")).stdout
+    digest = sha256(sent.body).hexdigest()
+    assert "state       rejected" in told and "it was too large to be begun" in told
+    assert f"300000 bytes, the first {KEPT_BYTES} on record; the whole went to billing.dead, sha256 {digest}" in told
+    assert "cannot be replayed" in told
+    row = json.loads((await desk.run("messages", "show", "m-1", "-o", "json")).stdout)["row"]
+    assert (row["body_bytes"], row["kept_bytes"], row["body_sha256"]) == (300_000, KEPT_BYTES, digest)
+    saved = await desk.run("messages", "show", "m-1", "--body", "body.bin", code=Exit.PARTIAL)
+    assert "has but the beginning" in saved.stderr and "billing.dead" in saved.stderr
+    assert (desk.folder / "body.bin").read_bytes() == sent.body[:KEPT_BYTES]
+    *_, item, ended = await desk.lines("messages", "replay", "m-1", *REASON, code=Exit.FAILED)
+    assert item["outcome"] == "skipped" and "too large" in item["detail"]
+    assert ended["skipped"] == 1
 
 
 async def test_no_id_breaks_a_command_or_reaches_a_terminal_as_it_is(

@@ -11,6 +11,7 @@ from inbox.messages import Filter, discard, find
 from inbox.outcomes import Absorbed, Contended, Duplicate, Ended, Processed, Unavailable, Unkept, Waiting
 from inbox.oversize import KEPT_BYTES, NotKept
 from inbox.states import State
+from tests.support.cleaning import clean, let_pass
 from tests.support.databases import Database
 from tests.support.inboxes import (
     HOT_AND_COUNTED,
@@ -168,3 +169,16 @@ async def test_an_operator_sees_how_much_is_on_record_and_can_discard_it(
     assert not row.is_whole and row.attempts == 0 and row.error_class is None
     assert await discard(connection, row, by_whom="ann", reason="a film, not an order") == "discarded"
     assert (await standing(database, message())).state == "discarded"
+
+
+async def test_it_is_forgotten_after_its_time_like_any_other_and_owes_nothing_before(
+    process: StartProcess, database: Database
+) -> None:
+    one, again = await process(), Keeper()
+    assert await tried(one, Keeper()) == TOO_LARGE
+    await let_pass(database, 29)
+    assert "message" not in await clean(one)
+    await let_pass(database, 31)
+    assert (await clean(one))["message"] == 1
+    assert await tried(one, again) == TOO_LARGE
+    assert len(again.kept) == 1
