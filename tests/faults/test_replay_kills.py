@@ -27,7 +27,7 @@ from tests.support.servers import CHECKOUT
 Rounds = Callable[[int, int], int]
 
 REPLAY = ("messages", "replay", "--consumer", "billing", "--all", "--reason", "repaired", "--by", "ann@desk")
-MESSAGES = 8
+MESSAGES = 5
 
 
 @pytest_asyncio.fixture
@@ -82,16 +82,19 @@ async def processed_once(database: Database, one: Process, *ids: str) -> None:
 
 @pytest.mark.parametrize("point", [*REPLAY_POINTS, "replay.item_sent:4", "replay.item_committed:4"])
 async def test_a_replay_that_is_killed_at_a_named_point_is_gone_on_with(
-    point: str, one: Process, database: Database, desk: Desk
+    point: str, one: Process, database: Database, desk: Desk, rounds: Rounds
 ) -> None:
-    ids = [f"m-{number}" for number in range(MESSAGES)]
-    await exhausted(one, *ids)
-    await killed(desk, database, *REPLAY, at=point)
-    (left,) = await replays.find(await database.connect())
-    assert not left.is_run
-    *_, ended = await desk.lines("replays", "resume", str(left.id))
-    assert (ended["state"], ended["replayed"], ended["total"]) == ("finished", MESSAGES, MESSAGES)
-    await processed_once(database, one, *ids)
+    ids: list[str] = []
+    for number in range(rounds(3, 10)):
+        batch = [f"m-{number}-{each}" for each in range(MESSAGES)]
+        ids += batch
+        await exhausted(one, *batch)
+        await killed(desk, database, *REPLAY, at=point)
+        left, *_ = await replays.find(await database.connect())
+        assert not left.is_run
+        *_, ended = await desk.lines("replays", "resume", str(left.id))
+        assert (ended["state"], ended["replayed"], ended["total"]) == ("finished", MESSAGES, MESSAGES)
+        await processed_once(database, one, *ids)
 
 
 async def test_a_replay_that_dies_again_and_again_ends(
