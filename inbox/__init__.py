@@ -6,6 +6,7 @@ members, debts                          who lives, and what it owes
 delivering, tries, exhaustions          what becomes of an exhausted message's record
 messages, replays, replay_job           what operators see and do
 sweep                                   what no copy comes for
+oversize                                what is too large to go on record
 bounds, retention                       how much is kept on record, and how long
 migrate, partitions, server_checks      the database's side
 """

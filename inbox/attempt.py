@@ -5,9 +5,9 @@
 
 The key's lock covers the whole life of an attempt, the record of its failure included. A first delivery takes the hot
 path: nothing is written before the outcome is known. A redelivery, or a message with a row, takes the counted path:
-lock, count, run, on one session, so a start can never land after its lane has lost the lock. Which of both, and what
-each verdict means, is decided here and nowhere else; what a state may become stands in `inbox.states` and in the
-schema's functions.
+lock, count, run, on one session, so a start can never land after its lane has lost the lock. So does a message that is
+too large, which goes aside there unless it has a row (`inbox.oversize`). Which of both, and what each verdict means, is
+decided here and nowhere else; what a state may become stands in `inbox.states` and in the schema's functions.
 """
 
 from __future__ import annotations
