@@ -66,7 +66,7 @@ async def test_a_kill_at_a_named_point_of_a_try_neither_loses_nor_doubles_its_re
 ) -> None:
     service = await prepare()
     ids: list[str] = []
-    for number in range(rounds(2, 10)):
+    for number in range(rounds(3, 10)):
         batch = [f"failing-{number}-{each}" for each in range(3)]
         await service.publish(*batch)
         ids += batch
