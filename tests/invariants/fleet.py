@@ -13,6 +13,7 @@ from consumers import Consumer, Envelope, Tx
 from consumers.config.settings import ConsumerSettings
 from consumers.delivery import Delivery
 from consumers.lane import Lane, LaneTools
+from consumers.oversize import Oversize
 from consumers.parking import Parking
 from consumers.plan import ConsumerPlan
 from consumers.resources import Resources
@@ -179,6 +180,7 @@ class ProcessStart:
         self.publisher = ParkingPublisher(broker, plan.parking_steps_s)
         publisher: Any = self.publisher
         breaker: Any = self.breaker
+        told = telemetry.consumer(CONSUMER, queue=QUEUE)
         tools = LaneTools(
             plan=plan,
             routes=consumer.resolve(Resources(CONSUMER)),
@@ -190,8 +192,9 @@ class ProcessStart:
                 publisher=publisher,
                 publish_timeout_s=60.0,
             ),
+            oversize=Oversize(plan, publisher=publisher, publish_timeout_s=60.0, telemetry=told),
             breaker=breaker,
-            telemetry=telemetry.consumer(CONSUMER, queue=QUEUE),
+            telemetry=told,
         )
         self.actors = [stage.actor(f"{self.name}/{lane}") for lane in range(LANES)]
         self._queues = [_Deliveries(actor) for actor in self.actors]
