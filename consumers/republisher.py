@@ -208,18 +208,19 @@ class Republisher:
     def _failed(self, key_name: str, queue: str, owed: Obligation, error: PublishError) -> None:
         match error:
             case PublishReturned() | PublishRefused(by_queue=True):
-                way = queue
+                ways = [queue]
             case PublishUnconfirmed():
-                way = _LINE
+                # It may be the line, or the queue alone, which others must not be tried after each time.
+                ways = [_LINE, queue]
                 if error.sent:
-                    # What cost the line may have been this message, which must not be the next one again.
+                    # Or this message, which must not be the next one again.
                     self._pauses.begin(owed.version)
             case _:
                 self._tell_failed(key_name, queue, owed, str(error), self._pauses.begin(owed.version))
                 return
         # Those that were under way at the same time say the same.
-        if not self._waits.on(way):
-            pause_s = self._waits.begin(way)
+        if not any(self._waits.on(way) for way in ways):
+            pause_s = max(self._waits.begin(way) for way in ways)
             log.warning("republish.waiting", **self._said(key_name, queue, owed, str(error), pause_s))
 
     def _closed(self, queue: str | None) -> bool:

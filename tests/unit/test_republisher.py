@@ -89,6 +89,7 @@ class Broker:
         self.too_large: set[str] = set()
         self.deadly: set[str] = set()
         self.silent = False
+        self.silent_queues: set[str] = set()
         self.tried: list[str] = []
         self.arrived: list[str] = []
         self.at_once = self.most_at_once = 0
@@ -107,7 +108,7 @@ class Broker:
     def _error(self, queue: str, named: dict[str, str]) -> PublishError | None:
         if self.silent:
             return PublishUnconfirmed(**named, problem="the broker blocks publishers", sent=False)
-        if named["message_id"] in self.deadly:
+        if named["message_id"] in self.deadly or queue in self.silent_queues:
             return PublishUnconfirmed(**named, problem="the connection was lost", sent=True)
         if queue in self.missing:
             return PublishReturned(**named, problem="no queue is bound for it")
@@ -285,6 +286,26 @@ async def test_a_broker_that_confirms_nothing_is_told_of_once_for_all_queues(
     broker.silent = False
     await fleet.seconds(32)
     assert sorted(broker.arrived) == ["copy-1", *many(100)]
+
+
+async def test_a_queue_that_never_answers_is_tried_less_and_less_and_others_go_on(
+    fleet: Fleet, rows: Rows, broker: Broker, lines: list[Any]
+) -> None:
+    rows.add(*many(100))
+    broker.silent_queues = {DEAD}
+    for number in range(60):
+        rows.add(f"copy-{number}", what=Owed.COPY)
+        await fleet.seconds(1)
+    await fleet.seconds(3)
+    assert broker.arrived == [f"copy-{number}" for number in range(60)]
+    assert len(lines) <= 12
+    assert len(broker.tried) - 60 <= 16 + 16
+    broker.silent_queues = set()
+    await fleet.seconds(32)
+    assert len(broker.arrived) >= 60 + 99
+    # The one that was tried each time might have been the cause, so it has pauses of its own.
+    await fleet.seconds(64)
+    assert sorted(broker.arrived[60:]) == many(100)
 
 
 async def test_nothing_is_asked_of_anybody_while_there_is_no_connection(
