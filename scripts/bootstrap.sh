@@ -16,5 +16,8 @@ newest_python() {
   return 1
 }
 
+# Processes are started by the hundred, and would compile the checkout each time.
+unset PYTHONDONTWRITEBYTECODE
+
 base=$(newest_python)
 python=$("$base" "$checkout/scripts/bootstrap.py")
