@@ -84,7 +84,7 @@ class Inbox:
         self._pool = pool
         self._member_id = member_id
         self._company = company
-        self._performer = Performer(pool=pool, debts=debts)
+        self._performer = Performer(pool=pool, debts=debts, company=company)
         self._may_begin = may_begin
         self._added = added
         self.runner = self._performer.runner

@@ -3,6 +3,9 @@
 A message that was being attempted when its process died is a suspect: its next attempt runs with no other attempt in
 the process, so that another death is its own doing and nobody else's. Ordinary attempts share the process; a suspect
 waits until it is alone. A waiting suspect goes first, or a busy process would never be empty.
+
+An attempt whose session was lost is over, but as long as its end is not on record, a death of the process would be
+taken for its doing. So it stays present until then.
 """
 
 from __future__ import annotations
@@ -23,13 +26,14 @@ class Company:
     def __init__(self) -> None:
         self._present = 0
         self._alone = False
+        self._stay_alone = 0
         self._ordinary: deque[asyncio.Future[None]] = deque()
         self._suspects: deque[asyncio.Future[None]] = deque()
 
     @asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
         """Be one of many."""
-        if self._alone or self._suspects:
+        if self._alone or self._stay_alone or self._suspects:
             await self._queue(self._ordinary, self._leave_shared)
         else:
             self._present += 1
@@ -41,7 +45,7 @@ class Company:
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
         """Be the only one. Waits for those who are present: each is bounded by its handler timeout."""
-        if self._alone or self._present or self._suspects:
+        if self._alone or self._stay_alone or self._present or self._suspects:
             await self._queue(self._suspects, self._leave_alone)
         else:
             self._alone = True
@@ -49,6 +53,30 @@ class Company:
             yield
         finally:
             self._leave_alone()
+
+    def stay(self, *, alone: bool) -> Callable[[], None]:
+        """Keep the place of who is inside, also beyond its block. Return what gives it up; once is enough.
+
+        :param alone: whether it is the only one.
+        """
+        staying = True
+        if alone:
+            self._stay_alone += 1
+        else:
+            self._present += 1
+
+        def leave() -> None:
+            nonlocal staying
+            if not staying:
+                return
+            staying = False
+            if alone:
+                self._stay_alone -= 1
+            else:
+                self._present -= 1
+            self._admit()
+
+        return leave
 
     async def _queue(self, waiting: deque[asyncio.Future[None]], leave: Callable[[], None]) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -72,7 +100,7 @@ class Company:
 
     def _admit(self) -> None:
         """Let in whoever may go now; presence is counted for them at once, so that no newcomer slips in between."""
-        if self._alone:
+        if self._alone or self._stay_alone:
             return
         _drop_cancelled(self._suspects)
         if self._suspects:

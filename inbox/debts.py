@@ -2,13 +2,16 @@
 
 While a process lives, its attempts without an outcome are undecided, and copies of their messages park. So whoever
 loses the session of a counted attempt must settle it, as soon as the lost session has ended on the server: the key's
-lock is free then and only then.
+lock is free then and only then. Until it is settled the attempt counts as present: should the process die meanwhile,
+that must not be what another attempt has done to it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from uuid import UUID
 
 import asyncpg
@@ -24,6 +27,9 @@ log = structlog.get_logger(__name__)
 _SETTLE = query("settle_debt")
 _TIMEOUT_S = 10.0
 
+PRESENT_S = 60.0
+"""So long an attempt that is owed counts as present. Others have to work, and one debt might never be paid."""
+
 
 @dataclass(frozen=True, slots=True)
 class Debt:
@@ -34,6 +40,13 @@ class Debt:
     pacing_s: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Owed:
+    debt: Debt
+    leave: Callable[[], None]
+    since_s: float
+
+
 class Debts:
     """The debts of one process and the task that settles them.
 
@@ -42,7 +55,7 @@ class Debts:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._open: dict[UUID, Debt] = {}
+        self._open: dict[UUID, _Owed] = {}
         self._added = asyncio.Event()
 
     @property
@@ -50,9 +63,15 @@ class Debts:
         """How many attempts are owed."""
         return len(self._open)
 
-    def add(self, debt: Debt) -> None:
-        """Owe an attempt from now on."""
-        self._open[debt.claim_id] = debt
+    def add(self, debt: Debt, leave: Callable[[], None] = lambda: None) -> None:
+        """Owe an attempt from now on.
+
+        :param leave: called when it is settled: it is present until then, or for `PRESENT_S`.
+        """
+        if debt.claim_id in self._open:
+            leave()
+            return
+        self._open[debt.claim_id] = _Owed(debt, leave, monotonic())
         self._added.set()
 
     async def run(self) -> None:
@@ -69,7 +88,10 @@ class Debts:
 
     async def settle(self) -> bool:
         """Try every debt once, up to an error that says nothing about the debt. Return whether none is left."""
-        for debt in tuple(self._open.values()):
+        for owed in tuple(self._open.values()):
+            debt = owed.debt
+            if monotonic() - owed.since_s > PRESENT_S:
+                owed.leave()
             try:
                 async with self._pool.acquire() as connection:
                     try:
@@ -79,19 +101,21 @@ class Debts:
                     except asyncpg.PostgresError as error:
                         if connection.is_closed():
                             raise
-                        self._postpone(debt, error)  # the server's answer to this one; another one may fare better
+                        self._postpone(owed, error)  # the server's answer to this one; another one may fare better
                         continue
             except (*DRIVER_ERRORS, PoolError) as error:
-                self._postpone(debt, error)
+                self._postpone(owed, error)
                 return False
             if settled:
                 # It may be settled already: the stop settles too, beside the task that always does.
                 self._open.pop(debt.claim_id, None)
+                owed.leave()
                 log.info("debt.settled", key=str(debt.key), claim_id=str(debt.claim_id))
         return not self._open
 
-    def _postpone(self, debt: Debt, error: BaseException) -> None:
+    def _postpone(self, owed: _Owed, error: BaseException) -> None:
+        debt = owed.debt
         log.warning("debt.unsettled", key=str(debt.key), claim_id=str(debt.claim_id), fault=describe(error))
         # Behind the others, so that one which breaks every connection does not keep them waiting for ever.
         if self._open.pop(debt.claim_id, None) is not None:
-            self._open[debt.claim_id] = debt
+            self._open[debt.claim_id] = owed

@@ -13,6 +13,7 @@ import structlog
 
 from inbox import statements
 from inbox.claiming import Claim, CommitUnknown, StatementFailed, describe
+from inbox.company import Company
 from inbox.debts import Debt, Debts
 from inbox.errors import AttemptLost
 from inbox.faults import Fault
@@ -34,11 +35,13 @@ class Performer:
     """Performs attempts whose claims are open.
 
     :param pool: where a failure is recorded when the claim's own session is of no use any more.
+    :param company: of the process, in which an attempt stays that is owed.
     """
 
-    def __init__(self, *, pool: Pool, debts: Debts) -> None:
+    def __init__(self, *, pool: Pool, debts: Debts, company: Company) -> None:
         self._pool = pool
         self._debts = debts
+        self._company = company
         self.runner = Runner()
 
     async def perform(self, claim: Claim, handle: Handle) -> Outcome:
@@ -155,7 +158,8 @@ class Performer:
     def owe(self, claim: Claim) -> None:
         """Note that an attempt which may have been counted has no recorded end, so that it is given one."""
         if claim.may_be_started:
-            self._debts.add(Debt(claim.message.key, claim.attempt.claim_id, claim.policy.pacing_s))
+            debt = Debt(claim.message.key, claim.attempt.claim_id, claim.policy.pacing_s)
+            self._debts.add(debt, self._company.stay(alone=claim.alone))
 
 
 def unavailable(error: BaseException | None, *, started: bool) -> Unavailable:

@@ -100,6 +100,23 @@ async def test_a_debt_that_cannot_be_settled_does_not_hold_up_the_next_one(
     await one.pay()
 
 
+async def test_an_attempt_that_is_owed_for_long_keeps_nobody_waiting_any_more(
+    process: StartProcess, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await process()
+    await lose(one)
+    lingering = await database.connect()
+    await lingering.execute("select pg_advisory_lock(inbox.lock_id($1))", message().key)
+    assert not await one.debts.settle()
+    assert one.company._present == 1
+    monkeypatch.setattr("inbox.debts.PRESENT_S", 0.0)
+    assert not await one.debts.settle()
+    assert one.company._present == 0
+    await lingering.close()
+    await one.pay()
+    assert one.company._present == 0
+
+
 @pytest.mark.parametrize(
     "fails",
     [
@@ -148,8 +165,8 @@ async def test_debts_are_settled_in_the_background_when_the_database_is_back(
     await lose(one)
     relay.refuse()
     paying = asyncio.create_task(debts.run())
-    for debt in one.debts._open.values():
-        debts.add(debt)
+    for owed in one.debts._open.values():
+        debts.add(owed.debt)
     assert not await debts.settle()
     await relay.open()
     await eventually(lambda: debts.count == 0, what="the settling of a debt")

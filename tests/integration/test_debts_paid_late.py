@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from inbox import Attempt, Policy, Tx
-from inbox.outcomes import Ended, Unknown, Waiting
+from inbox.outcomes import Ended, Processed, Unknown, Waiting
 from tests.support.databases import Database
+from tests.support.eventually import eventually
 from tests.support.inboxes import Handler, Process, StartProcess, message, standing, succeed
 
 TWO = Policy(max_attempts=2, max_aborts=5, pacing_s=(0.0,), handler_timeout_s=10.0)
@@ -51,3 +54,28 @@ async def test_a_death_that_was_none_does_not_use_up_the_free_one(process: Start
     await last.attempt(message(), Handler(succeed), TWO, redelivered=True)
     found = await standing(database, message())
     assert (found.receipts, found.effects) == (1, 1)
+
+
+async def test_no_suspect_runs_beside_an_attempt_that_is_owed(process: StartProcess, database: Database) -> None:
+    one, suspect = await process("one"), message("suspect")
+    await one.attempt(suspect, Handler(ValueError("no")), TWO, redelivered=True)
+    await _lose_it(one)
+    await database.execute("update inbox.message set suspect = true where message_id = 'suspect'")
+    trying = asyncio.create_task(one.attempt(suspect, Handler(message_id="suspect"), TWO, redelivered=True))
+    await eventually(lambda: bool(one.company._suspects), what="the suspect waiting to be alone")
+    await one.pay()
+    assert await trying == Processed(2)
+    assert (await standing(database, message())).attempts == (("aborted", False),)
+
+
+async def test_nobody_runs_beside_an_attempt_that_is_owed_and_was_alone(
+    process: StartProcess, database: Database
+) -> None:
+    one, other = await process("one"), message("other")
+    await one.attempt(message(), Handler(ValueError("no")), TWO, redelivered=True)
+    await _lose_it(one, alone=True)
+    trying = asyncio.create_task(one.attempt(other, Handler(message_id="other"), TWO))
+    await eventually(lambda: bool(one.company._ordinary), what="the other one waiting for its turn")
+    await one.pay()
+    assert await trying == Processed(1)
+    assert (await standing(database, message())).attempts == (("failed", True), ("aborted", False))

@@ -192,3 +192,34 @@ async def _play(moves: list[tuple[str, int, bool]]) -> None:
     await settle()
     assert last.inside, "somebody who has gone is still counted"
     await last.leave()
+
+
+async def test_who_stays_shared_keeps_suspects_out_and_nobody_else() -> None:
+    company = Company()
+    async with company.shared():
+        leave = company.stay(alone=False)
+    ordinary, suspect = Visitor(company, alone=False), Visitor(company, alone=True)
+    await settle()
+    assert ordinary.inside and not suspect.inside
+    await ordinary.leave()
+    await settle()
+    assert not suspect.inside
+    leave()
+    leave()
+    await settle()
+    assert suspect.inside
+    await suspect.leave()
+
+
+async def test_who_stays_alone_keeps_everybody_out() -> None:
+    company = Company()
+    async with company.alone():
+        leave = company.stay(alone=True)
+    ordinary, suspect = Visitor(company, alone=False), Visitor(company, alone=True)
+    await settle()
+    assert not ordinary.inside and not suspect.inside
+    leave()
+    await settle()
+    assert suspect.inside != ordinary.inside
+    await suspect.leave()
+    await ordinary.leave()
