@@ -24,6 +24,7 @@ from inbox.states import State
 
 _FIND = query("find_messages")
 _COUNT = query("count_messages")
+_FREEZE = query("freeze_messages")
 _NAMED = query("named_messages")
 _ATTEMPTS = query("attempts_of")
 _HISTORY = query("history_of")
@@ -33,6 +34,7 @@ _DISCARD = query("discard_message")
 _CLOCK = query("clock")
 _TIMEOUT_S = 60.0
 _MAX_RECORDS = 1_000
+_PAGE = 500
 
 DISCARDABLE = frozenset({State.WAITING, State.EXHAUSTED, State.REJECTED})
 REPLAYABLE = frozenset({State.EXHAUSTED, State.REJECTED})
@@ -123,6 +125,17 @@ class MessageRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A message as it stood when it was looked at: little enough to hold very many of them."""
+
+    key: UUID
+    consumer: str
+    message_id: str
+    state: State
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """What a message is known by."""
 
@@ -181,9 +194,11 @@ class Story:
     :param type: None if only its receipt is there.
     :param row: None once it is processed, or removed by retention.
     :param processed_at: its receipt's.
+    :param read_at: the moment that this was so, in database time.
     """
 
     identity: Identity
+    read_at: datetime
     type: str | None
     first_seen_at: datetime | None
     row: MessageRow | None
@@ -247,6 +262,26 @@ async def count(
     return {State(row["state"]): row["messages"] for row in rows}
 
 
+async def freeze(connection: asyncpg.Connection[Any], chosen: Filter, *, limit: int | None = None) -> list[Seen]:
+    """Return all messages that a filter means at this one moment, the oldest change first.
+
+    What is changed later by this list is what was seen: see `discard`. Within a transaction alone.
+
+    :param limit: no more than this many.
+    """
+    names: dict[str, str] = {}  # so that each consumer's name is held once
+    return [
+        Seen(
+            key=row["key"],
+            consumer=names.setdefault(row["consumer"], row["consumer"]),
+            message_id=row["message_id"],
+            state=State(row["state"]),
+            generation=row["generation"],
+        )
+        async for row in connection.cursor(_FREEZE, *chosen.arguments(), limit, prefetch=_PAGE, timeout=_TIMEOUT_S)
+    ]
+
+
 async def named(
     connection: asyncpg.Connection[Any], name: str, *, consumer: str | None = None, source: str | None = None
 ) -> list[Identity]:
@@ -265,6 +300,7 @@ async def story(connection: asyncpg.Connection[Any], identity: Identity) -> Stor
     """
     key = identity.key
     async with connection.transaction(isolation="repeatable_read", readonly=True):
+        read_at = await clock(connection)
         rows = await find_after(connection, Filter(keys=frozenset({key})), position=(None, None), limit=1)
         attempts = await connection.fetch(_ATTEMPTS, key, timeout=_TIMEOUT_S)
         history = await connection.fetch(_HISTORY, key, timeout=_TIMEOUT_S)
@@ -279,6 +315,7 @@ async def story(connection: asyncpg.Connection[Any], identity: Identity) -> Stor
     kept = [msgspec.json.decode(event["attempts"], type=list[AttemptRecord]) for event in history if event["attempts"]]
     return Story(
         identity=identity,
+        read_at=read_at,
         type=types[0] if types else None,
         first_seen_at=min(seen, default=None),
         row=row,
@@ -309,8 +346,10 @@ async def body(connection: asyncpg.Connection[Any], key: UUID) -> bytes | None:
     return found
 
 
-async def discard(connection: asyncpg.Connection[Any], seen: MessageRow, *, by_whom: str, reason: str) -> DiscardAnswer:
-    """Discard a message that waits or has ended, if it still is as it was seen. One transaction.
+async def discard(
+    connection: asyncpg.Connection[Any], seen: MessageRow | Seen, *, by_whom: str, reason: str
+) -> DiscardAnswer:
+    """Discard a message that waits or has ended, if its state and generation are those seen. One transaction.
 
     No copy of it starts an attempt any more. A record of its exhaustion that nobody has acknowledged stays.
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +31,9 @@ if TYPE_CHECKING:
     import asyncpg
 
     from consumers.config import FleetConfig
-    from inbox.messages import DiscardAnswer, Filter, MessageRow
+    from inbox.messages import DiscardAnswer, Seen
 
 _ID_SHOWN = 100
-_PAGE = 500
 _TRIES = 6
 
 
@@ -69,8 +67,8 @@ def discard(
     """Give messages up: no copy of them starts anything any more.
 
     IDs are keys or message ids; or name conditions, or --all. Conditions mean those that are exhausted or rejected;
-    those that wait only by their id, or with --state waiting. A record of an exhaustion that nobody has acknowledged
-    stays: see `exhausted ack`.
+    those that wait only by their id, or with --state waiting. Those that are counted are discarded, each if it still is
+    as it was counted. A record of an exhaustion that nobody has acknowledged stays: see `exhausted ack`.
 
     \b
     Examples:  inbox-fleet messages discard order-4711 --reason "the order was cancelled"
@@ -91,6 +89,7 @@ def discard(
             limit=limit,
             able=DISCARDABLE,
             changes=not dry_run,
+            freezes=not dry_run,
         )
     )
     lines = writes_lines(output)
@@ -98,53 +97,35 @@ def discard(
     if dry_run:
         return
     confirmed(f"Discard {counted(meant.total)}?", yes=yes)
-    code = run_until_done(_discard(config, meant.filter, limit, by_whom=by_whom, reason=why, lines=lines))
+    code = run_until_done(_discard(config, meant.frozen, by_whom=by_whom, reason=why, lines=lines))
     ctx.exit(with_left_out(code, meant))
 
 
-async def _discard(
-    config: FleetConfig, filter_: Filter, limit: int | None, *, by_whom: str, reason: str, lines: bool
-) -> Exit:
+async def _discard(config: FleetConfig, frozen: Sequence[Seen], *, by_whom: str, reason: str, lines: bool) -> Exit:
     from consumers.operating import operating
-    from inbox.messages import DiscardAnswer, clock
+    from inbox.messages import DiscardAnswer
 
-    done = tried = 0
+    done = 0
     async with operating(config, changes=True) as connection:
-        now = await clock(connection)
-        # What changes from here on is another matter: it comes at the end, where this would meet it again.
-        fixed = replace(filter_, until=min(now, filter_.until or now))
-        async for row in _rows(connection, fixed, limit):
-            answer = await _discarded(connection, row, by_whom=by_whom, reason=reason)
-            tried += 1
+        for seen in frozen:
+            answer = await _discarded(connection, seen, by_whom=by_whom, reason=reason)
             done += answer is DiscardAnswer.DISCARDED
             if lines:
-                identity = {"key": str(row.key), "consumer": row.consumer, "message_id": row.message_id}
-                write_line({"event": "message", **identity, "was": row.state.value, "answer": answer.value})
+                identity = {"key": str(seen.key), "consumer": seen.consumer, "message_id": seen.message_id}
+                write_line({"event": "message", **identity, "was": seen.state.value, "answer": answer.value})
             elif answer is not DiscardAnswer.DISCARDED:
-                click.echo(f"not discarded: {visible(row.message_id, _ID_SHOWN)} ({row.key}): {answer.value}", err=True)
+                click.echo(
+                    f"not discarded: {visible(seen.message_id, _ID_SHOWN)} ({seen.key}): {answer.value}", err=True
+                )
+    left = len(frozen) - done
     if lines:
-        write_line({"event": "ended", "discarded": done, "left_as_they_are": tried - done})
+        write_line({"event": "ended", "discarded": done, "left_as_they_are": left})
     else:
-        click.echo(f"{counted(done)} discarded, {tried - done} left as they are")
-    return Exit.OK if done == tried else Exit.PARTIAL if done else Exit.FAILED
+        click.echo(f"{counted(done)} discarded, {left:,} left as they are")
+    return Exit.OK if not left else Exit.PARTIAL if done else Exit.FAILED
 
 
-async def _rows(connection: asyncpg.Connection[Any], filter_: Filter, limit: int | None) -> AsyncIterator[MessageRow]:
-    from inbox.messages import find
-
-    left, last = limit, None
-    while page := await find(connection, filter_, after=last, limit=_PAGE if left is None else min(_PAGE, left)):
-        for row in page:
-            yield row
-        last = page[-1]
-        left = None if left is None else left - len(page)
-        if left == 0:
-            return
-
-
-async def _discarded(
-    connection: asyncpg.Connection[Any], row: MessageRow, *, by_whom: str, reason: str
-) -> DiscardAnswer:
+async def _discarded(connection: asyncpg.Connection[Any], seen: Seen, *, by_whom: str, reason: str) -> DiscardAnswer:
     """Discard one message; if a copy of it is in somebody's hands, come again a few times."""
     from inbox import Backoff
     from inbox.messages import DiscardAnswer
@@ -152,8 +133,8 @@ async def _discarded(
 
     pauses = Backoff(first_s=0.1, longest_s=1.0)
     for _ in range(_TRIES - 1):
-        answer = await discard_one(connection, row, by_whom=by_whom, reason=reason)
+        answer = await discard_one(connection, seen, by_whom=by_whom, reason=reason)
         if answer is not DiscardAnswer.CONTENDED:
             return answer
         await asyncio.sleep(pauses.next_s())
-    return await discard_one(connection, row, by_whom=by_whom, reason=reason)
+    return await discard_one(connection, seen, by_whom=by_whom, reason=reason)

@@ -14,7 +14,7 @@ from consumers.cli.output import visible, write_line
 
 if TYPE_CHECKING:
     from consumers.config import FleetConfig
-    from inbox.messages import Filter, MessageRow
+    from inbox.messages import Filter, MessageRow, Seen
     from inbox.states import State
 
 _SHOWN = 5
@@ -34,12 +34,14 @@ class Meant:
     :param counts: how many, by state.
     :param first: the first of them.
     :param left_out: those named by id that cannot be changed so.
+    :param frozen: each of them as it was counted, if that was asked for; else none.
     """
 
     filter: Filter
     counts: Mapping[State, int]
     first: Sequence[MessageRow]
     left_out: Sequence[MessageRow]
+    frozen: Sequence[Seen] = ()
 
     @property
     def total(self) -> int:
@@ -67,15 +69,17 @@ async def find_out(
     limit: int | None,
     able: frozenset[State],
     changes: bool,
+    freezes: bool = False,
 ) -> Meant:
     """Find out which messages are meant, without changing any.
 
     :param able: the states in which they can be changed.
     :param changes: whether they are going to be; a dry run needs no privilege to change anything.
+    :param freezes: whether each of them is kept as it is counted.
     :raises click.ClickException: nothing was said, too much was said, or nothing is meant by it.
     """
     from consumers.operating import operating
-    from inbox.messages import REPLAYABLE, Filter, count, find
+    from inbox.messages import REPLAYABLE, Filter, count, find, freeze
     from inbox.states import State
 
     if sum((bool(ids), said.is_given, everything)) != 1:
@@ -97,9 +101,12 @@ async def find_out(
             if not (filter_.states or able) & able:
                 raise click.UsageError(f"--state has to be one of these: {', '.join(sorted(able))}")
             filter_ = replace(filter_, states=(filter_.states or able) & able)
-        counts = await count(connection, filter_, limit=limit)
-        first = await find(connection, filter_, limit=min(_SHOWN, limit or _SHOWN))
-    meant = Meant(filter=filter_, counts=counts, first=first, left_out=left_out)
+        # One snapshot: what is said to the person, and kept, is one set.
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            counts = await count(connection, filter_, limit=limit)
+            first = await find(connection, filter_, limit=min(_SHOWN, limit or _SHOWN))
+            frozen = await freeze(connection, filter_, limit=limit) if freezes else []
+    meant = Meant(filter=filter_, counts=counts, first=first, left_out=left_out, frozen=frozen)
     if not meant.total and ids:
         raise click.ClickException(
             "; ".join(_left_out(row) for row in left_out) or "none of them is on record any more"

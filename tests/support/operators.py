@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -10,7 +11,7 @@ from uuid import UUID
 from inbox import Message, Policy, Reject, replay_job, replays
 from inbox.messages import Filter, MessageRow, find
 from inbox.replays import Replay
-from tests.support.command import Finished, inbox_fleet
+from tests.support.command import Finished, inbox_fleet, inbox_fleet_asking
 from tests.support.configs import write_config
 from tests.support.databases import Database
 from tests.support.inboxes import Handler, Process, ended, message
@@ -99,11 +100,15 @@ class Desk:
     async def run(self, *arguments: str, code: int = 0, within_s: float = 60.0) -> Finished:
         """Run `inbox-fleet` and assert its exit code, and that nothing it wrote could move a terminal."""
         done = await inbox_fleet(*arguments, folder=self.folder, environ=self.environ, within_s=within_s)
-        assert done.code == code, f"exit code {done.code} instead of {code}:\n{done.stdout}{done.stderr}"
-        assert "Traceback" not in done.stderr
-        for written in (done.stdout, done.stderr):
-            assert written.replace("\n", "").isprintable(), f"raw: {written!r}"
-        return done
+        return _sound(done, code)
+
+    async def asked(
+        self, *arguments: str, meanwhile: Callable[[], Awaitable[object]], answer: str = "y", code: int = 0
+    ) -> Finished:
+        """Run `inbox-fleet` as `run` does, on a terminal whose user answers after something else has happened."""
+        folder, environ = self.folder, self.environ
+        done = await inbox_fleet_asking(*arguments, folder=folder, environ=environ, meanwhile=meanwhile, answer=answer)
+        return _sound(done, code)
 
     async def lines(self, *arguments: str, code: int = 0, within_s: float = 60.0) -> list[dict[str, Any]]:
         """Run `inbox-fleet` and return the JSON objects that it wrote, one a line."""
@@ -111,3 +116,11 @@ class Desk:
         found = [json.loads(line) for line in done.stdout.splitlines()]
         assert all(each["schema_version"] == 1 for each in found)
         return found
+
+
+def _sound(done: Finished, code: int) -> Finished:
+    assert done.code == code, f"exit code {done.code} instead of {code}:\n{done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr
+    for written in (done.stdout, done.stderr):
+        assert written.replace("\n", "").isprintable(), f"raw: {written!r}"
+    return done

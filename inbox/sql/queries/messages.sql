@@ -13,6 +13,11 @@ select state, count(*) as messages
  group by state
  order by state;
 
+-- name: freeze_messages
+-- What a filter means, as it stands at this moment: enough to change it later, if it still is so.
+select key, consumer, message_id, state, generation
+  from inbox.find_messages($1, $2, $3, $4, $5, $6, $7, null, null, $8);
+
 -- name: named_messages
 -- Every message that is known by a key or by the sender's id: by its row, its history, or a record of its exhaustion.
 select key, consumer, source, message_id
