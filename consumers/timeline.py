@@ -54,10 +54,8 @@ def prospect(story: Story) -> str:
     match row.state:
         case State.ATTEMPTING:
             sentence = "An attempt has no outcome yet."
-        case State.WAITING if row.copy_needed:
-            sentence = f"It is due at {written(row.due_at)}, and a copy of it is owed to its queue."
         case State.WAITING:
-            sentence = f"It waits in the broker, and is due at {written(row.due_at)}."
+            sentence = _wait(row, story.read_at)
         case State.REJECTED if not row.is_whole:
             sentence = "It has ended, and cannot be replayed: not all of its bytes are on record."
         case State.EXHAUSTED | State.REJECTED:
@@ -65,6 +63,16 @@ def prospect(story: Story) -> str:
         case _:
             sentence = "It has ended; a copy that comes is acked and starts nothing."
     return sentence + (" A copy of it is owed to the dead-letter queue." if row.dead_letter_needed else "")
+
+
+def _wait(row: MessageRow, now: datetime) -> str:
+    overdue = row.due_at is not None and row.due_at <= now
+    due = f"{'was' if overdue else 'is'} due at {written(row.due_at)}"
+    if row.copy_needed:
+        return f"It {due}, and a copy of it is owed to its queue."
+    if overdue:
+        return f"It {due}; its copy is late or lost, and the sweep has another one made if none comes."
+    return f"It waits in the broker, and {due}."
 
 
 def timeline(story: Story) -> list[Line]:

@@ -222,7 +222,8 @@ class ReplayOver(ReplayError):
 
     def __init__(self, *, replay_id: UUID, state: str) -> None:
         self.replay_id, self.state = replay_id, state
-        super().__init__(f"replay {replay_id} is {state}: what is left to replay needs another one")
+        left = "nothing of it is left to replay" if state == "finished" else "what is left of it needs another one"
+        super().__init__(f"replay {replay_id} is {state}: {left}")
 
 
 class TxError(InboxError):

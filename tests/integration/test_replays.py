@@ -221,7 +221,7 @@ async def test_cancelling_ends_a_waiting_job_soon_and_for_good(process: StartPro
         done = await running
     assert (done.state, done.cancelled_by, done.replayed, done.pending) == (ReplayState.CANCELLED, "bob", 1, 2)
     for refused in (run(database, made), replays.cancel(await database.connect(), made.id, by_whom="bob")):
-        with pytest.raises(ReplayOver, match="cancelled"):
+        with pytest.raises(ReplayOver, match="is cancelled: what is left of it needs another one"):
             await refused
 
 
@@ -230,6 +230,12 @@ async def test_a_finished_job_runs_again_as_nothing(process: StartProcess, datab
     made = await frozen(database)
     first = await run(database, made)
     assert await run(database, made) == first
+    for refused in (
+        replays.change(await database.connect(), made.id, rate=1.0),
+        replays.cancel(await database.connect(), made.id, by_whom="bob"),
+    ):
+        with pytest.raises(ReplayOver, match="is finished: nothing of it is left to replay"):
+            await refused
 
 
 async def test_an_unknown_job_is_named(database: Database) -> None:
