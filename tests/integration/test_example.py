@@ -46,7 +46,7 @@ async def test_the_example_service_places_an_order_once(
         # What was rejected has its dead letter, which stays.
         return all(queue.total == 0 for name, queue in queues.items() if not name.endswith(".dead"))
 
-    await eventually(all_settled, 30, what="every copy being settled")
+    await eventually(all_settled, what="every copy being settled")
     placed = await empty_database.fetch("select order_id, customer, cents from placed_order")
     assert [tuple(row) for row in placed] == [("o-1", "c-1", 1250)]
     process.terminate()
