@@ -172,7 +172,12 @@ class _Process:
                     added=bounds[name].added,
                 )
                 deliverer = Deliverer(
-                    pool=pool, member_id=member.id, company=company, runner=inbox.runner, read=envelope_of
+                    pool=pool,
+                    member_id=member.id,
+                    company=company,
+                    debts=debts,
+                    runner=inbox.runner,
+                    read=envelope_of,
                 )
                 worker = Worker(
                     consumer,

@@ -20,11 +20,12 @@ import structlog
 from inbox.backoff import Backoff
 from inbox.claiming import DRIVER_ERRORS, describe
 from inbox.queries import query
-from pools import Pool, PoolError
+from pools import Connection, Pool, PoolError
 
 log = structlog.get_logger(__name__)
 
 _SETTLE = query("settle_debt")
+_SETTLE_TRY = query("settle_try")
 _TIMEOUT_S = 10.0
 
 PRESENT_S = 60.0
@@ -39,10 +40,54 @@ class Debt:
     claim_id: UUID
     pacing_s: tuple[float, ...]
 
+    @property
+    def id(self) -> UUID:
+        """What is owed once."""
+        return self.claim_id
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What a log line calls it."""
+        return {"key": str(self.key), "claim_id": str(self.claim_id)}
+
+    async def settle(self, connection: Connection) -> bool:
+        """Settle it, unless the lost session still holds the key."""
+        settled: bool = await connection.fetchval(
+            _SETTLE, self.key, self.claim_id, list(self.pacing_s), timeout=_TIMEOUT_S
+        )
+        return settled
+
+
+@dataclass(frozen=True, slots=True)
+class TryDebt:
+    """One counted try of an exhaustion record that was not charged, unless it turns out to have acknowledged."""
+
+    record_id: UUID
+    try_id: UUID
+    max_attempts: int
+    max_aborts: int
+
+    @property
+    def id(self) -> UUID:
+        """What is owed once."""
+        return self.try_id
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What a log line calls it."""
+        return {"exhaustion_id": str(self.record_id), "try_id": str(self.try_id)}
+
+    async def settle(self, connection: Connection) -> bool:
+        """Settle it, unless the lost session still holds the record."""
+        settled: bool = await connection.fetchval(
+            _SETTLE_TRY, self.record_id, self.try_id, self.max_attempts, self.max_aborts, timeout=_TIMEOUT_S
+        )
+        return settled
+
 
 @dataclass(frozen=True, slots=True)
 class _Owed:
-    debt: Debt
+    debt: Debt | TryDebt
     leave: Callable[[], None]
     since_s: float
 
@@ -60,18 +105,18 @@ class Debts:
 
     @property
     def count(self) -> int:
-        """How many attempts are owed."""
+        """How many attempts and tries are owed."""
         return len(self._open)
 
-    def add(self, debt: Debt, leave: Callable[[], None] = lambda: None) -> None:
-        """Owe an attempt from now on.
+    def add(self, debt: Debt | TryDebt, leave: Callable[[], None] = lambda: None) -> None:
+        """Owe an attempt or a try from now on.
 
         :param leave: called when it is settled: it is present until then, or for `PRESENT_S`.
         """
-        if debt.claim_id in self._open:
+        if debt.id in self._open:
             leave()
             return
-        self._open[debt.claim_id] = _Owed(debt, leave, monotonic())
+        self._open[debt.id] = _Owed(debt, leave, monotonic())
         self._added.set()
 
     async def run(self) -> None:
@@ -95,9 +140,7 @@ class Debts:
             try:
                 async with self._pool.acquire() as connection:
                     try:
-                        settled = await connection.fetchval(
-                            _SETTLE, debt.key, debt.claim_id, list(debt.pacing_s), timeout=_TIMEOUT_S
-                        )
+                        settled = await debt.settle(connection)
                     except asyncpg.PostgresError as error:
                         if connection.is_closed():
                             raise
@@ -108,14 +151,14 @@ class Debts:
                 return False
             if settled:
                 # It may be settled already: the stop settles too, beside the task that always does.
-                self._open.pop(debt.claim_id, None)
+                self._open.pop(debt.id, None)
                 owed.leave()
-                log.info("debt.settled", key=str(debt.key), claim_id=str(debt.claim_id))
+                log.info("debt.settled", **debt.names)
         return not self._open
 
     def _postpone(self, owed: _Owed, error: BaseException) -> None:
         debt = owed.debt
-        log.warning("debt.unsettled", key=str(debt.key), claim_id=str(debt.claim_id), fault=describe(error))
+        log.warning("debt.unsettled", **debt.names, fault=describe(error))
         # Behind the others, so that one which breaks every connection does not keep them waiting for ever.
-        if self._open.pop(debt.claim_id, None) is not None:
-            self._open[debt.claim_id] = owed
+        if self._open.pop(debt.id, None) is not None:
+            self._open[debt.id] = owed

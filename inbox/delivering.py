@@ -5,7 +5,8 @@
 
 Effects and acknowledgement commit together. A try is fenced by its id: beginning another makes it stale, and a stale
 try writes nothing. It is begun anew only when its process is dead, has stopped, or is the one that asks: what a process
-finds begun by itself has lost its session, since it tries one record of a consumer at a time. So nothing is owed here.
+finds begun by itself has lost its session, since it tries one record of a consumer at a time. A try whose end is not
+known is owed all the same, as an attempt is, so that a later death of the process is not taken for its doing.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from inbox.claiming import (
     describe,
 )
 from inbox.company import Company
+from inbox.debts import Debts, TryDebt
 from inbox.envelope import Attempt, Envelope, ExhaustionRecord, Message
 from inbox.errors import ExhaustionLost
 from inbox.exhaustions import BEFORE_ALL
@@ -61,6 +63,7 @@ class Deliverer:
 
     :param pool: the consumer's pool; a try holds one of its connections.
     :param company: shared by all consumers of the process, as are the attempts' own.
+    :param debts: likewise.
     :param runner: the consumer's, so that a shutdown reaches its tries as it reaches its attempts.
     :param read: makes a message's envelope from its bytes; must not raise on content.
     """
@@ -71,12 +74,14 @@ class Deliverer:
         pool: Pool,
         member_id: UUID,
         company: Company,
+        debts: Debts,
         runner: Runner,
         read: Callable[[Message, Attempt], Envelope],
     ) -> None:
         self._pool = pool
         self._member_id = member_id
         self._company = company
+        self._debts = debts
         self._runner = runner
         self._read = read
 
@@ -114,30 +119,41 @@ class Deliverer:
             checkout = await self._pool.checkout()
         except (*DRIVER_ERRORS, PoolError) as error:
             return Unavailable(describe(error))
-        one = Try(due, policy, checkout, uuid_utils.compat.uuid7())
+        one = Try(due, policy, checkout, uuid_utils.compat.uuid7(), alone)
         async with one.supervised():
             try:
-                return await self._begun(one, handle, alone=alone)
+                return await self._begun(one, handle)
             except ExhaustionLost:
                 checkout.terminate()
                 return Lost()
             except CommitUnknown as error:
-                checkout.terminate()
+                self._owe(one)
                 return Unknown(str(error))
             except PoolError as error:
+                self._owe(one)
                 return Unavailable(describe(error))
             except StatementFailed as error:
-                checkout.terminate()
+                self._owe(one)
                 return Unavailable(str(error)) if error.fault is Fault.PAUSE else Unknown(str(error))
+            except BaseException:
+                # The delivery is cancelled, or this machine has a bug.
+                self._owe(one)
+                raise
 
-    async def _begun(self, one: Try, handle: Handle, *, alone: bool) -> TryOutcome | _Suspect:
+    def _owe(self, one: Try) -> None:
+        """End the session of a try that may have been counted and has no end on record, and see that it gets one."""
+        one.checkout.terminate()
+        debt = TryDebt(one.due.id, one.id, one.policy.max_attempts, one.policy.max_aborts)
+        self._debts.add(debt, self._company.stay(alone=one.alone))
+
+    async def _begun(self, one: Try, handle: Handle) -> TryOutcome | _Suspect:
         policy = one.policy
         row = await one.fetchrow(
             _BEGIN,
             one.due.id,
             one.id,
             self._member_id,
-            alone,
+            one.alone,
             policy.max_attempts,
             policy.max_aborts,
             list(policy.pacing_s),
@@ -175,7 +191,7 @@ class Deliverer:
         ending = await self._runner.run(call, this, tx, timeout_s=one.policy.handler_timeout_s)
         at_rest = await end(tx)
         if one.closed:
-            one.checkout.terminate()
+            self._owe(one)
             met = faults_of(tx)
             return Unknown(describe(met[-1]) if met else "SessionLost")
         if isinstance(ending, Returned):
@@ -241,12 +257,12 @@ class Deliverer:
 
     async def _ended_elsewhere(self, one: Try, failure: Failure) -> asyncpg.Record:
         # The statement waits for the record as long as a lock may be waited for, which is longer than the server takes
-        # to see that a client has gone. If that fails, the next look at the record finds this try without an end.
+        # to see that a client has gone. If that fails, this try is owed.
         try:
             checkout = await self._pool.checkout()
         except DRIVER_ERRORS as error:
             raise StatementFailed(in_machine(error, closed=False), error) from error
-        other = Try(one.due, one.policy, checkout, one.id)
+        other = Try(one.due, one.policy, checkout, one.id, one.alone)
         async with other.supervised():
             try:
                 row = await other.end(failure)

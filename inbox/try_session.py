@@ -27,12 +27,16 @@ _END = query("end_try")
 
 @dataclass(slots=True)
 class Try:
-    """One try of one record, on one session."""
+    """One try of one record, on one session.
+
+    `alone`: nothing else runs in its process.
+    """
 
     due: Due
     policy: Policy
     checkout: Checkout
     id: UUID
+    alone: bool
 
     @property
     def closed(self) -> bool:

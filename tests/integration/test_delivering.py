@@ -60,11 +60,12 @@ class Report:
         await step(record, tx)
 
 
-def deliverer(one: Process, runner: Runner | None = None) -> Deliverer:
-    return Deliverer(
+def deliverer(one: Process, runner: Runner | None = None, *, kind: type[Deliverer] = Deliverer) -> Deliverer:
+    return kind(
         pool=one.pool,
         member_id=one.member.id,
         company=one.company,
+        debts=one.debts,
         runner=runner or Runner(),
         read=envelope_of,
     )
@@ -286,8 +287,84 @@ async def test_a_lost_session_is_not_charged_and_its_process_tries_again(
     assert isinstance(await deliver(one, Report(lose)), Unknown)
     assert await effects(database) == {}
     assert await deliver(one, Report()) == Acknowledged(1)
-    assert (await row(database))["aborts"] == 1
+    found = await row(database)
+    await one.pay()
+    assert await row(database) == found, "the next look had settled it"
+    assert found["aborts"] == 1
     assert await effects(database) == {"m-1": 1}
+
+
+async def test_a_try_that_lost_its_session_is_settled_before_its_process_dies_of_another(
+    process: StartProcess, database: Database
+) -> None:
+    one, other = await process("one"), await process("other")
+    await exhausted_record(one)
+    trying, go_on = await hold(one)
+    await one.end_sessions()
+    go_on.set()
+    assert isinstance(await trying, Unknown)
+    assert one.debts.count == 1
+    await one.pay()
+    found = await row(database)
+    assert (found["tries"], found["aborts"], found["try_ended"], found["suspect"]) == (0, 1, True, False)
+    await one.vanish()
+    report = Report()
+    assert await deliver(other, report) == Acknowledged(1)
+    assert not other.company._suspects
+    assert await effects(database) == {"m-1": 1}
+
+
+async def test_a_try_is_not_settled_before_its_lost_session_has_let_the_record_go(
+    process: StartProcess, database: Database
+) -> None:
+    one = await process()
+    await exhausted_record(one)
+    trying, go_on = await hold(one)
+    await one.end_sessions()
+    go_on.set()
+    assert isinstance(await trying, Unknown)
+    lingering = await database.connect()
+    transaction = lingering.transaction()
+    await transaction.start()
+    await lingering.execute("select from inbox.exhaustion for update")
+    assert not await one.debts.settle()
+    assert not (await row(database))["try_ended"]
+    await transaction.rollback()
+    await lingering.close()
+    await one.pay()
+    assert (await row(database))["try_ended"]
+
+
+async def test_an_owed_try_that_was_acknowledged_is_settled_by_that(
+    process: StartProcess, database: Database, relay_before: RelayBefore
+) -> None:
+    relay = await relay_before(database.url)
+    one, report = await process(url=relay.url(database.url)), Report()
+    await exhausted_record(one)
+    rule = relay.hold_on(b"COMMIT\x00", Direction.TO_CLIENT)
+    trying = asyncio.create_task(deliver(one, report))
+    await asyncio.wait_for(rule.reached.wait(), 30)
+    relay.cut()
+    rule.release()
+    assert isinstance(await trying, Unknown)
+    await one.pay()
+    found = await row(database)
+    assert (found["acknowledged_by"], found["tries"], found["aborts"]) == ("on_exhausted", 1, 0)
+
+
+async def test_no_suspect_runs_beside_a_try_that_is_owed(process: StartProcess, database: Database) -> None:
+    one, suspect = await process(), message("suspect")
+    await exhausted_record(one)
+    await one.attempt(suspect, Handler(ValueError("no"), message_id="suspect"), redelivered=True)
+    trying, go_on = await hold(one)
+    await one.end_sessions()
+    go_on.set()
+    assert isinstance(await trying, Unknown)
+    await database.execute("update inbox.message set suspect = true where message_id = 'suspect'")
+    waiting = asyncio.create_task(one.attempt(suspect, Handler(message_id="suspect"), redelivered=True))
+    await eventually(lambda: bool(one.company._suspects), what="the suspect waiting to be alone")
+    await one.pay()
+    assert await waiting == Processed(2)
 
 
 async def test_a_read_only_server_counts_nothing(process: StartProcess, database: Database) -> None:
@@ -363,6 +440,8 @@ async def test_a_cancelled_try_leaves_nothing_behind_but_its_count(process: Star
     async def acknowledged() -> bool:
         return await deliver(one, Report()) == Acknowledged(1)
 
+    assert one.debts.count == 1
+    await one.pay()
     await eventually(acknowledged, what="the end of the cut session")
     assert await effects(database) == {"m-1": 1}
 
@@ -432,7 +511,7 @@ async def test_a_try_that_was_taken_over_before_it_held_the_record_runs_no_handl
             await database.execute("update inbox.exhaustion set try_id = gen_random_uuid()")
             return await super()._run(one, handle)
 
-    late = Late(pool=one.pool, member_id=one.member.id, company=one.company, runner=Runner(), read=envelope_of)
+    late = deliverer(one, kind=Late)
     assert await late.attempt(found, THREE, report) == Lost()
     assert report.calls == []
     assert (await row(database))["id"] == record_id
@@ -450,7 +529,7 @@ async def test_an_acknowledgement_by_hand_makes_a_counted_try_stale(process: Sta
             assert answers == {record_id: Answer.DONE}
             return await super()._run(one_try, handle)
 
-    late = Late(pool=one.pool, member_id=one.member.id, company=one.company, runner=Runner(), read=envelope_of)
+    late = deliverer(one, kind=Late)
     assert await late.attempt(found, THREE, report) == Lost()
     assert report.calls == []
     assert (await row(database))["acknowledged_by"] == "ann"

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -175,14 +172,3 @@ def test_who_does_it_has_a_name_even_without_a_user(monkeypatch: pytest.MonkeyPa
     assert operator_name(" ann ") == "ann"
     monkeypatch.setattr("getpass.getuser", nobody)
     assert operator_name(None).startswith(f"uid {os.getuid()}@")
-
-
-def test_the_help_of_a_command_is_there_at_once() -> None:
-    def seconds() -> float:
-        start = time.perf_counter()
-        command = [sys.executable, "-m", "consumers.cli", "messages", "replay", "--help"]
-        subprocess.run(command, capture_output=True, check=True)
-        return time.perf_counter() - start
-
-    # Some 100 ms alone on a machine; the margin is for a busy one.
-    assert min(seconds() for _ in range(5)) < 0.6

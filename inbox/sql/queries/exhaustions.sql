@@ -26,6 +26,10 @@ select id, key, generation, number, claim_id, consumer, source, message_id, type
 -- Record a try without effects; no such try is IN001.
 select stuck, tries, delay_s from inbox.end_try($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
 
+-- name: settle_try
+-- Record the end of a try whose session was lost. False: the lost session may still hold the record.
+select inbox.settle_try($1, $2, $3, $4);
+
 -- name: count_exhaustions
 -- Unacknowledged records of each consumer.
 select consumer, count(*) as records, count(*) filter (where stuck) as stuck
