@@ -1,4 +1,4 @@
-"""Messages as operators see them: find them, read what happened to one, discard one.
+"""Messages as operators see them: find them, and read what happened to one.
 
 Everything here reads what is on record, without bodies. A message that was processed at once is a receipt, which has
 its key alone: to find it takes consumer, source and message id, of which the key is made.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -24,19 +23,15 @@ from inbox.states import State
 
 _FIND = query("find_messages")
 _COUNT = query("count_messages")
-_FREEZE = query("freeze_messages")
 _NAMED = query("named_messages")
 _ATTEMPTS = query("attempts_of")
 _HISTORY = query("history_of")
 _RECEIPT = query("receipt_of")
 _BODY = query("body_of")
-_DISCARD = query("discard_message")
 _CLOCK = query("clock")
 _TIMEOUT_S = 60.0
 _MAX_RECORDS = 1_000
-_PAGE = 500
 
-DISCARDABLE = frozenset({State.WAITING, State.EXHAUSTED, State.REJECTED})
 REPLAYABLE = frozenset({State.EXHAUSTED, State.REJECTED})
 
 
@@ -125,17 +120,6 @@ class MessageRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """A message as it stood when it was looked at: little enough to hold very many of them."""
-
-    key: UUID
-    consumer: str
-    message_id: str
-    state: State
-    generation: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """What a message is known by."""
 
@@ -208,17 +192,6 @@ class Story:
     exhaustions: tuple[Exhaustion, ...] = field(default=())
 
 
-class DiscardAnswer(str, Enum):
-    """What became of an operator's wish to discard a message."""
-
-    DISCARDED = "discarded"
-    CONTENDED = "contended"  # a copy of it is in somebody's hands: ask again
-    ATTEMPTING = "attempting"  # an attempt has no outcome yet: wait for it
-    CHANGED = "changed"  # its state or generation is not the one that was seen: look again
-    PROCESSED = "processed"
-    MISSING = "missing"
-
-
 async def clock(connection: asyncpg.Connection[Any]) -> datetime:
     """Return the time by which everything here is on record: the database's."""
     now: datetime = await connection.fetchval(_CLOCK, timeout=_TIMEOUT_S)
@@ -260,26 +233,6 @@ async def count(
     """
     rows = await connection.fetch(_COUNT, *chosen.arguments(), limit, timeout=_TIMEOUT_S)
     return {State(row["state"]): row["messages"] for row in rows}
-
-
-async def freeze(connection: asyncpg.Connection[Any], chosen: Filter, *, limit: int | None = None) -> list[Seen]:
-    """Return all messages that a filter means at this one moment, the oldest change first.
-
-    What is changed later by this list is what was seen: see `discard`. Within a transaction alone.
-
-    :param limit: no more than this many.
-    """
-    names: dict[str, str] = {}  # so that each consumer's name is held once
-    return [
-        Seen(
-            key=row["key"],
-            consumer=names.setdefault(row["consumer"], row["consumer"]),
-            message_id=row["message_id"],
-            state=State(row["state"]),
-            generation=row["generation"],
-        )
-        async for row in connection.cursor(_FREEZE, *chosen.arguments(), limit, prefetch=_PAGE, timeout=_TIMEOUT_S)
-    ]
 
 
 async def named(
@@ -344,24 +297,6 @@ async def body(connection: asyncpg.Connection[Any], key: UUID) -> bytes | None:
     """
     found: bytes | None = await connection.fetchval(_BODY, key, timeout=_TIMEOUT_S)
     return found
-
-
-async def discard(
-    connection: asyncpg.Connection[Any], seen: MessageRow | Seen, *, by_whom: str, reason: str
-) -> DiscardAnswer:
-    """Discard a message that waits or has ended, if its state and generation are those seen. One transaction.
-
-    No copy of it starts an attempt any more. A record of its exhaustion that nobody has acknowledged stays.
-
-    :param by_whom: kept in its history.
-    :param reason: why; kept in its history, too.
-    :raises ValueError: nobody is named, or no reason is given.
-    """
-    by_whom, reason = operator(by_whom, reason)
-    answer = await connection.fetchval(
-        _DISCARD, seen.key, seen.generation, seen.state.value, by_whom, reason, timeout=_TIMEOUT_S
-    )
-    return DiscardAnswer(answer)
 
 
 def operator(by_whom: str, reason: str) -> tuple[str, str]:

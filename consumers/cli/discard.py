@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from consumers.config import FleetConfig
-    from inbox.messages import DiscardAnswer, Seen
+    from inbox.discards import DiscardAnswer, Seen
 
 _ID_SHOWN = 100
 _TRIES = 6
@@ -76,7 +76,7 @@ def discard(
     """
     from consumers.config import load
     from consumers.loop import run_until_done
-    from inbox.messages import DISCARDABLE
+    from inbox.discards import DISCARDABLE
 
     why, by_whom, config = reason_given(reason, dry_run), operator_name(by_whom), load(config_file, needs=("database",))
     meant = run_until_done(
@@ -103,7 +103,7 @@ def discard(
 
 async def _discard(config: FleetConfig, frozen: Sequence[Seen], *, by_whom: str, reason: str, lines: bool) -> Exit:
     from consumers.operating import operating
-    from inbox.messages import DiscardAnswer
+    from inbox.discards import DiscardAnswer
 
     done = 0
     async with operating(config, changes=True) as connection:
@@ -128,8 +128,8 @@ async def _discard(config: FleetConfig, frozen: Sequence[Seen], *, by_whom: str,
 async def _discarded(connection: asyncpg.Connection[Any], seen: Seen, *, by_whom: str, reason: str) -> DiscardAnswer:
     """Discard one message; if a copy of it is in somebody's hands, come again a few times."""
     from inbox import Backoff
-    from inbox.messages import DiscardAnswer
-    from inbox.messages import discard as discard_one
+    from inbox.discards import DiscardAnswer
+    from inbox.discards import discard as discard_one
 
     pauses = Backoff(first_s=0.1, longest_s=1.0)
     for _ in range(_TRIES - 1):

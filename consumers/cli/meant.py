@@ -14,7 +14,8 @@ from consumers.cli.output import visible, write_line
 
 if TYPE_CHECKING:
     from consumers.config import FleetConfig
-    from inbox.messages import Filter, MessageRow, Seen
+    from inbox.discards import Seen
+    from inbox.messages import Filter, MessageRow
     from inbox.states import State
 
 _SHOWN = 5
@@ -79,7 +80,8 @@ async def find_out(
     :raises click.ClickException: nothing was said, too much was said, or nothing is meant by it.
     """
     from consumers.operating import operating
-    from inbox.messages import REPLAYABLE, Filter, count, find, freeze
+    from inbox.discards import freeze
+    from inbox.messages import REPLAYABLE, Filter, count, find
     from inbox.states import State
 
     if sum((bool(ids), said.is_given, everything)) != 1:

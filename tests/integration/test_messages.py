@@ -7,18 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from inbox.messages import (
-    DiscardAnswer,
-    Filter,
-    Identity,
-    Story,
-    body,
-    count,
-    discard,
-    find,
-    named,
-    story,
-)
+from inbox.discards import DiscardAnswer, discard
+from inbox.messages import Filter, Identity, Story, body, count, find, named, story
 from inbox.outcomes import Absorbed, Contended, Processed
 from inbox.states import State
 from tests.support.databases import Database

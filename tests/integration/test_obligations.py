@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inbox import obligations
-from inbox.messages import discard
+from inbox.discards import discard
 from inbox.obligations import Obligation, Owed
 from inbox.states import State
 from tests.support.databases import Database

@@ -7,7 +7,8 @@ from hashlib import sha256
 from typing import Any
 
 from inbox import Message
-from inbox.messages import Filter, discard, find
+from inbox.discards import discard
+from inbox.messages import Filter, find
 from inbox.outcomes import Absorbed, Contended, Duplicate, Ended, Processed, Unavailable, Unkept, Waiting
 from inbox.oversize import KEPT_BYTES, NotKept
 from inbox.states import State
