@@ -10,21 +10,28 @@ from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
+_FIRST_S = 0.02
+_LONGEST_S = 0.25
+
 
 @overload
 async def eventually(
-    condition: Callable[[], Awaitable[T]], within_s: float = 10.0, *, what: str | None = None, every_s: float = 0.02
+    condition: Callable[[], Awaitable[T]],
+    within_s: float = 10.0,
+    *,
+    what: str | None = None,
+    every_s: float | None = None,
 ) -> T: ...
 
 
 @overload
 async def eventually(
-    condition: Callable[[], T], within_s: float = 10.0, *, what: str | None = None, every_s: float = 0.02
+    condition: Callable[[], T], within_s: float = 10.0, *, what: str | None = None, every_s: float | None = None
 ) -> T: ...
 
 
 async def eventually(
-    condition: Callable[[], Any], within_s: float = 10.0, *, what: str | None = None, every_s: float = 0.02
+    condition: Callable[[], Any], within_s: float = 10.0, *, what: str | None = None, every_s: float | None = None
 ) -> Any:
     """Ask until the condition returns something true, and return that.
 
@@ -35,12 +42,14 @@ async def eventually(
         condition: A function, or a function that returns an awaitable.
         within_s: Seconds until the fact must hold.
         what: The fact in words, for the failure.
-        every_s: Seconds between two questions.
+        every_s: Seconds between two questions, where a fact may pass by. By default they grow, a fifth of what was
+            waited: to ask costs the processor that what is waited for needs.
 
     Raises:
         AssertionError: The fact did not hold in time; the message tells the last value seen.
     """
-    deadline = time.monotonic() + within_s
+    began = time.monotonic()
+    deadline = began + within_s
     while True:
         failed: AssertionError | None = None
         seen: object = None
@@ -55,7 +64,8 @@ async def eventually(
         if time.monotonic() >= deadline:
             last = f"it last failed with: {failed}" if failed is not None else f"it was last {seen!r}"
             raise AssertionError(f"{what or _words(condition)} did not hold within {within_s:g} s; {last}") from failed
-        await asyncio.sleep(every_s)
+        waited = time.monotonic() - began
+        await asyncio.sleep(min(max(_FIRST_S, waited / 5), _LONGEST_S) if every_s is None else every_s)
 
 
 async def throughout(
