@@ -194,5 +194,5 @@ def test_the_help_is_there_at_once(command: tuple[str, ...]) -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    # Some 100 ms of a processor's own time, which no neighbour on the machine lengthens by much.
-    assert min(cpu_s() for _ in range(5)) < 0.4
+    # The processor's own time, and the least of it: neighbours on the machine only ever lengthen it.
+    assert min(cpu_s() for _ in range(10)) < 0.2
