@@ -60,7 +60,7 @@ class Debt:
 
 @dataclass(frozen=True, slots=True)
 class TryDebt:
-    """One counted try of an exhaustion record that was not charged, unless it turns out to have acknowledged."""
+    """One counted try of an exhaustion record that must not be charged, unless it turns out to have acknowledged."""
 
     record_id: UUID
     try_id: UUID

@@ -120,25 +120,24 @@ class Deliverer:
         except (*DRIVER_ERRORS, PoolError) as error:
             return Unavailable(describe(error))
         one = Try(due, policy, checkout, uuid_utils.compat.uuid7(), alone)
-        async with one.supervised():
-            try:
-                return await self._begun(one, handle)
-            except ExhaustionLost:
-                checkout.terminate()
-                return Lost()
-            except CommitUnknown as error:
-                self._owe(one)
-                return Unknown(str(error))
-            except PoolError as error:
-                self._owe(one)
-                return Unavailable(describe(error))
-            except StatementFailed as error:
-                self._owe(one)
-                return Unavailable(str(error)) if error.fault is Fault.PAUSE else Unknown(str(error))
-            except BaseException:
-                # The delivery is cancelled, or this machine has a bug.
-                self._owe(one)
-                raise
+        try:
+            return await self._begun(one, handle)
+        except ExhaustionLost:
+            checkout.terminate()
+            return Lost()
+        except CommitUnknown as error:
+            self._owe(one)
+            return Unknown(str(error))
+        except PoolError as error:
+            self._owe(one)
+            return Unavailable(describe(error))
+        except StatementFailed as error:
+            self._owe(one)
+            return Unavailable(str(error)) if error.fault is Fault.PAUSE else Unknown(str(error))
+        except BaseException:
+            # The delivery is cancelled, or this machine has a bug.
+            self._owe(one)
+            raise
 
     def _owe(self, one: Try) -> None:
         """End the session of a try that may have been counted and has no end on record, and see that it gets one."""
@@ -264,10 +263,6 @@ class Deliverer:
             raise StatementFailed(in_machine(error, closed=False), error) from error
         other = Try(one.due, one.policy, checkout, one.id, one.alone)
         async with other.supervised():
-            try:
-                row = await other.end(failure)
-            except BaseException:
-                checkout.terminate()
-                raise
-            await checkout.release()
-            return row
+            row = await other.end(failure)
+        await checkout.release()
+        return row

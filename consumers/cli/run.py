@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import click
@@ -23,12 +22,8 @@ def run(ctx: click.Context, config_file: Path) -> None:
     \b
     Example:  inbox-fleet run --config fleet.toml
     """
-    # Nothing that is imported here is garbage: neither now nor in any collection while the process lives.
-    gc.disable()
     from consumers.config import load
     from consumers.fleet import run as run_fleet
     from consumers.loop import run_until_done
 
-    gc.freeze()
-    gc.enable()
     ctx.exit(run_until_done(run_fleet(load(config_file))))

@@ -178,11 +178,11 @@ async def test_a_message_that_died_with_its_process_and_whose_delivery_was_lost_
 async def test_nothing_is_asked_for_while_an_hours_backlog_is_worked_off(sweeping: MakeService, clock: Clock) -> None:
     service = await sweeping(
         {"drain": {"deadline": "90s", "grace_period": "150s"}},
-        pacing=["8s"],
+        pacing=["20s"],
         handler_timeout="60s",
     )
     await parked_and_dead(service, "late")
-    go_on, ids = service.file("go-on"), [f"message-{number}" for number in range(1000)]
+    go_on, ids = service.file("go-on"), [f"message-{number}" for number in range(2000)]
     await service.publish(*ids, wait_for=str(go_on))
     # Its copy comes back behind all the others.
     await ready(service, QUEUE, len(ids) + 1)

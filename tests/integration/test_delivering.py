@@ -299,10 +299,7 @@ async def test_a_try_that_lost_its_session_is_settled_before_its_process_dies_of
 ) -> None:
     one, other = await process("one"), await process("other")
     await exhausted_record(one)
-    trying, go_on = await hold(one)
-    await one.end_sessions()
-    go_on.set()
-    assert isinstance(await trying, Unknown)
+    await lose(one)
     assert one.debts.count == 1
     await one.pay()
     found = await row(database)
@@ -319,10 +316,7 @@ async def test_a_try_is_not_settled_before_its_lost_session_has_let_the_record_g
 ) -> None:
     one = await process()
     await exhausted_record(one)
-    trying, go_on = await hold(one)
-    await one.end_sessions()
-    go_on.set()
-    assert isinstance(await trying, Unknown)
+    await lose(one)
     lingering = await database.connect()
     transaction = lingering.transaction()
     await transaction.start()
@@ -356,10 +350,7 @@ async def test_no_suspect_runs_beside_a_try_that_is_owed(process: StartProcess, 
     one, suspect = await process(), message("suspect")
     await exhausted_record(one)
     await one.attempt(suspect, Handler(ValueError("no"), message_id="suspect"), redelivered=True)
-    trying, go_on = await hold(one)
-    await one.end_sessions()
-    go_on.set()
-    assert isinstance(await trying, Unknown)
+    await lose(one)
     await database.execute("update inbox.message set suspect = true where message_id = 'suspect'")
     waiting = asyncio.create_task(one.attempt(suspect, Handler(message_id="suspect"), redelivered=True))
     await eventually(lambda: bool(one.company._suspects), what="the suspect waiting to be alone")
@@ -462,6 +453,14 @@ async def hold(one: Process, report: Report | None = None) -> tuple[asyncio.Task
     return trying, go_on
 
 
+async def lose(one: Process) -> None:
+    """Let a try lose its session."""
+    trying, go_on = await hold(one)
+    await one.end_sessions()
+    go_on.set()
+    assert isinstance(await trying, Unknown)
+
+
 async def test_a_record_that_is_being_tried_is_nobody_elses(process: StartProcess, database: Database) -> None:
     one, other = await process("one"), await process("other")
     await exhausted_record(one)
@@ -479,10 +478,7 @@ async def test_a_try_that_lost_its_session_is_nobody_elses_while_its_process_liv
 ) -> None:
     one, other = await process("one"), await process("other")
     await exhausted_record(one)
-    trying, go_on = await hold(one)
-    await one.end_sessions()
-    go_on.set()
-    assert isinstance(await trying, Unknown)
+    await lose(one)
     assert await deliver(other, Report()) == Skipped()
     assert await deliver(one, Report()) == Acknowledged(1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -187,12 +188,15 @@ def test_ctrl_c_has_its_own_exit_code(folder: Path, monkeypatch: pytest.MonkeyPa
 def test_the_help_is_there_at_once(command: tuple[str, ...]) -> None:
     asking = [sys.executable, "-m", "consumers.cli", *command, "--help"]
 
-    def cpu_s() -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    def taken_s() -> tuple[float, float]:
+        began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(asking, capture_output=True, check=True)
         assert b"Usage: inbox-fleet" in done.stdout
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return time.perf_counter() - began, cpu_s
 
-    # The processor's own time, and the least of it: neighbours on the machine only ever lengthen it.
-    assert min(cpu_s() for _ in range(10)) < 0.2
+    # Neighbours on the machine only ever lengthen both, and the processor's own time the least.
+    on_the_wall, of_the_processor = zip(*(taken_s() for _ in range(5)), strict=True)
+    assert min(on_the_wall) < 0.6
+    assert min(of_the_processor) < 0.2
