@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -22,12 +20,12 @@ from tests.support.eventually import eventually
 from tests.support.inboxes import NO_PAUSE, Handler, Process, message, process_on, standing
 from tests.support.ledger import create_ledger
 from tests.support.operators import Desk, exhausted
-from tests.support.servers import CHECKOUT
 
 Rounds = Callable[[int, int], int]
 
 REPLAY = ("messages", "replay", "--consumer", "billing", "--all", "--reason", "repaired", "--by", "ann@desk")
 MESSAGES = 5
+TRAPPED = "tests.support.fleet_main"
 
 
 @pytest_asyncio.fixture
@@ -43,23 +41,10 @@ def desk(tmp_path: Path, database: Database) -> Desk:
     return Desk(tmp_path, database)
 
 
-async def spawn(desk: Desk, *arguments: str) -> asyncio.subprocess.Process:
-    """Start the command with the traps of a fleet process."""
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.fleet_main", *arguments),
-        cwd=desk.folder,
-        env={**os.environ, "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'scripts'}", **desk.environ},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-
-
 async def killed(desk: Desk, database: Database, *arguments: str, at: str) -> None:
     """Run the command until it kills itself, and wait until the server has noticed."""
-    child = await spawn(desk, f"--kill-at={at}", *arguments)
-    async with asyncio.timeout(60):
-        assert await child.wait() == -signal.SIGKILL
+    async with asyncio.timeout(60), desk.running(f"--kill-at={at}", *arguments, module=TRAPPED) as doomed:
+        assert (await doomed.ended()).code == -signal.SIGKILL
 
     async def gone() -> bool:
         return not await database.sessions("billing-operator")
@@ -121,17 +106,16 @@ async def test_copies_that_come_while_the_command_replays_have_one_effect(
 ) -> None:
     ids = [f"m-{number}" for number in range(20)]
     await exhausted(one, *ids)
-    child = await spawn(desk, *REPLAY, "--rate", "20/s")
     done: set[str] = set()
-    while len(done) < len(ids):
-        ended = child.returncode is not None
-        before = len(done)
-        for each in ids:
-            outcome = await one.attempt(message(each), Handler(message_id=each), NO_PAUSE, redelivered=True)
-            if isinstance(outcome, Processed):
-                assert each not in done
-                done.add(each)
-        assert not ended or len(done) > before or len(done) == len(ids), "a message was left behind"
-    async with asyncio.timeout(30):
-        assert await child.wait() == Exit.OK
+    async with asyncio.timeout(60), desk.running(*REPLAY, "--rate", "20/s") as replay:
+        while len(done) < len(ids):
+            runs = replay.runs
+            before = len(done)
+            for each in ids:
+                outcome = await one.attempt(message(each), Handler(message_id=each), NO_PAUSE, redelivered=True)
+                if isinstance(outcome, Processed):
+                    assert each not in done
+                    done.add(each)
+            assert runs or len(done) > before or len(done) == len(ids), "a message was left behind"
+        assert (await replay.ended()).code == Exit.OK
     await processed_once(database, one, *ids)

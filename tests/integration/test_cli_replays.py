@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,9 +18,9 @@ from tests.support.databases import Database
 from tests.support.eventually import eventually
 from tests.support.inboxes import NO_PAUSE, Handler, StartProcess, message
 from tests.support.operators import WHY, Desk, exhausted, frozen, many_exhausted, row_of
-from tests.support.servers import CHECKOUT
 
 REASON = ("--reason", WHY["reason"], "--by", WHY["by_whom"])
+ONE_AN_HOUR = ("messages", "replay", "--consumer", "billing", "--all", "--rate", "1/h", *REASON)
 
 
 @pytest.fixture
@@ -83,17 +80,6 @@ async def test_a_cancelled_job_is_over(process: StartProcess, database: Database
     assert (await row_of(database, message("m-1").key)).state is State.EXHAUSTED
 
 
-async def started(desk: Desk, *arguments: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "consumers.cli", *arguments),
-        cwd=desk.folder,
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT), **desk.environ},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-
-
 async def one_is_out(database: Database) -> None:
     async def is_out() -> bool:
         return bool(await database.fetchval("select count(*) from inbox.replay_item where outcome = 'replayed'"))
@@ -105,14 +91,13 @@ async def test_ctrl_c_leaves_the_job_in_order_and_says_how_to_go_on(
     process: StartProcess, database: Database, desk: Desk
 ) -> None:
     await exhausted(await process(), "m-1", "m-2", "m-3")
-    child = await started(desk, "messages", "replay", "--consumer", "billing", "--all", "--rate", "1/h", *REASON)
-    await one_is_out(database)
-    child.send_signal(signal.SIGINT)
-    async with asyncio.timeout(30):
-        _, stderr = await child.communicate()
+    async with asyncio.timeout(60), desk.running(*ONE_AN_HOUR) as replay:
+        await one_is_out(database)
+        replay.interrupt()
+        ended = await replay.ended()
     replay_id = await database.fetchval("select id from inbox.replay")
-    assert child.returncode == Exit.INTERRUPTED
-    assert f"inbox-fleet replays resume {replay_id}" in stderr.decode() and "Traceback" not in stderr.decode()
+    assert ended.code == Exit.INTERRUPTED
+    assert f"inbox-fleet replays resume {replay_id}" in ended.stderr and "Traceback" not in ended.stderr
     left = await standing(database, replay_id)
     assert (left.is_run, left.replayed, left.pending) == (False, 1, 2)
     await desk.run("replays", "resume", str(replay_id), "--rate", "100/s")
@@ -123,28 +108,26 @@ async def test_a_job_that_somebody_runs_is_not_run_twice_and_can_be_cancelled_fr
     process: StartProcess, database: Database, desk: Desk
 ) -> None:
     await exhausted(await process(), "m-1", "m-2")
-    child = await started(desk, "messages", "replay", "--consumer", "billing", "--all", "--rate", "1/h", *REASON)
-    await one_is_out(database)
-    replay_id = str(await database.fetchval("select id from inbox.replay"))
-    busy = await desk.run("replays", "resume", replay_id, code=Exit.FAILED)
-    assert f"being run by {WHY['by_whom']} (pid {child.pid}" in busy.stderr
-    await desk.run("replays", "cancel", replay_id)
-    async with asyncio.timeout(30):
-        _, stderr = await child.communicate()
-    assert child.returncode == Exit.PARTIAL and "Cancelled by" in stderr.decode()
+    async with asyncio.timeout(60), desk.running(*ONE_AN_HOUR) as replay:
+        await one_is_out(database)
+        replay_id = str(await database.fetchval("select id from inbox.replay"))
+        busy = await desk.run("replays", "resume", replay_id, code=Exit.FAILED)
+        assert f"being run by {WHY['by_whom']} (pid {replay.pid}" in busy.stderr
+        await desk.run("replays", "cancel", replay_id)
+        ended = await replay.ended()
+    assert ended.code == Exit.PARTIAL and "Cancelled by" in ended.stderr
 
 
 async def test_a_lost_session_leaves_the_job_in_order_and_says_how_to_go_on(
     process: StartProcess, database: Database, desk: Desk
 ) -> None:
     await exhausted(await process(), "m-1", "m-2")
-    child = await started(desk, "messages", "replay", "--consumer", "billing", "--all", "--rate", "1/h", *REASON)
-    await one_is_out(database)
-    await database.terminate_sessions("billing-operator")
-    async with asyncio.timeout(30):
-        _, stderr = await child.communicate()
-    assert child.returncode == Exit.UNREACHABLE
-    assert "inbox-fleet replays resume" in stderr.decode() and "Traceback" not in stderr.decode()
+    async with asyncio.timeout(60), desk.running(*ONE_AN_HOUR) as replay:
+        await one_is_out(database)
+        await database.terminate_sessions("billing-operator")
+        ended = await replay.ended()
+    assert ended.code == Exit.UNREACHABLE
+    assert "inbox-fleet replays resume" in ended.stderr and "Traceback" not in ended.stderr
 
 
 async def test_a_job_stops_by_its_bound_and_goes_on_with_another(
@@ -153,13 +136,12 @@ async def test_a_job_stops_by_its_bound_and_goes_on_with_another(
     one = await process()
     failing = await exhausted(one, *(f"m-{number}" for number in range(4)))
     made = await frozen(database, stop_ratio=0.0)
-    child = await started(desk, "replays", "resume", str(made.id), "--rate", "1/h")
-    await one_is_out(database)
-    await one.attempt(failing[0], Handler(ValueError("still no"), writes=False), NO_PAUSE, redelivered=True)
-    async with asyncio.timeout(30):
-        _, stderr = await child.communicate()
-    assert child.returncode == Exit.PARTIAL
-    assert "failed again" in stderr.decode() and "replays resume" in stderr.decode()
+    async with asyncio.timeout(60), desk.running("replays", "resume", str(made.id), "--rate", "1/h") as replay:
+        await one_is_out(database)
+        await one.attempt(failing[0], Handler(ValueError("still no"), writes=False), NO_PAUSE, redelivered=True)
+        ended = await replay.ended()
+    assert ended.code == Exit.PARTIAL
+    assert "failed again" in ended.stderr and "replays resume" in ended.stderr
     assert (await standing(database, made.id)).pending == 3
     await desk.run("replays", "resume", str(made.id), "--stop-on-failure-ratio", "0.9", "--rate", "100/s")
     assert (await standing(database, made.id)).replayed == 4

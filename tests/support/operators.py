@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,7 +12,7 @@ from uuid import UUID
 from inbox import Message, Policy, Reject, replay_job, replays
 from inbox.messages import Filter, MessageRow, find
 from inbox.replays import Replay
-from tests.support.command import Finished, inbox_fleet, inbox_fleet_asking
+from tests.support.command import Command, Finished, inbox_fleet, inbox_fleet_asking, running
 from tests.support.configs import write_config
 from tests.support.databases import Database
 from tests.support.inboxes import Handler, Process, ended, message
@@ -101,6 +102,10 @@ class Desk:
         """Run `inbox-fleet` and assert its exit code, and that nothing it wrote could move a terminal."""
         done = await inbox_fleet(*arguments, folder=self.folder, environ=self.environ, within_s=within_s)
         return _sound(done, code)
+
+    def running(self, *arguments: str, module: str = "consumers.cli") -> AbstractAsyncContextManager[Command]:
+        """Run `inbox-fleet` while the context lasts, for what happens meanwhile."""
+        return running(*arguments, folder=self.folder, environ=self.environ, module=module)
 
     async def asked(
         self, *arguments: str, meanwhile: Callable[[], Awaitable[object]], answer: str = "y", code: int = 0

@@ -1,6 +1,6 @@
 """Fleet processes: the product as it runs in production, started, watched and ended by a test.
 
-Each is `python -m tests.support.fleet_main`, its output in a file, its HTTP door on a free port that it says in its own
+Each runs `tests.support.fleet_main`, its output in a file, its HTTP door on a free port that it says in its own
 log. Whatever a test leaves running is killed by process id when the test ends.
 """
 
@@ -10,21 +10,23 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Protocol
 
 from servers.processes import Process
+from tests.support.command import inbox_fleet
 from tests.support.eventually import eventually
+from tests.support.forked import fork
 from tests.support.servers import CHECKOUT
 
 
 class FleetProcess:
     """One running fleet process."""
 
-    def __init__(self, child: subprocess.Popen[bytes], output: Path) -> None:
+    def __init__(self, child: ForkServerProcess, output: Path) -> None:
+        assert child.pid is not None
         self._child = child
         self._output = output
         self._process = Process.of(child.pid)
@@ -32,12 +34,12 @@ class FleetProcess:
     @property
     def pid(self) -> int:
         """Its process id."""
-        return self._child.pid
+        return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
         """Its exit code, negative for a signal, or None while it runs."""
-        return self._child.poll()
+        return self._child.exitcode
 
     @property
     def output(self) -> str:
@@ -114,9 +116,8 @@ class FleetProcess:
 
     def end(self) -> None:
         """Kill it if it still runs, reap it, and show its output for a test that failed."""
-        if self._child.poll() is None:
-            self._child.kill()
-        self._child.wait(timeout=10)
+        self._child.kill()
+        self._child.join(10)
         print(f"--- fleet process {self.pid}, exit code {self.exit_code}:\n{self.output[-8000:]}")
 
 
@@ -159,34 +160,30 @@ def start_fleet(
     traps = [f"--kill-at={kill_at}"] if kill_at is not None else []
     traps += [f"--freeze-at={freeze_at}"] if freeze_at is not None else []
     variables = {**_variables(database_url, amqp_url), **(environment or {})}
-    with output.open("wb") as file:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.fleet_main", *traps, "--config", str(config)],
-            cwd=CHECKOUT,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
+    with output.open("wb") as file, Path(os.devnull).open("rb") as nothing:
+        child = fork(
+            "tests.support.fleet_main",
+            [*traps, "--config", str(config)],
+            folder=CHECKOUT,
+            environment=variables,
+            stdin=nothing.fileno(),
+            stdout=file.fileno(),
+            stderr=file.fileno(),
         )
     return FleetProcess(child, output)
 
 
 async def command(config: Path, *arguments: str, database_url: str, amqp_url: str, deadline_s: float = 60.0) -> str:
     """Run another command of `inbox-fleet` to its end and return what it wrote; raises AssertionError if it fails."""
-    finished = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "consumers.cli", *arguments, "--config", str(config)],
-        cwd=CHECKOUT,
-        env=_variables(database_url, amqp_url),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=deadline_s,
-        check=False,
+    finished = await inbox_fleet(
+        *(*arguments, "--config", str(config)),
+        folder=CHECKOUT,
+        environ=_variables(database_url, amqp_url),
+        within_s=deadline_s,
     )
-    assert finished.returncode == 0, f"{' '.join(arguments)} exited with {finished.returncode}:\n{finished.stdout}"
-    return finished.stdout
+    written = finished.stdout + finished.stderr
+    assert finished.code == 0, f"{' '.join(arguments)} exited with {finished.code}:\n{written}"
+    return written
 
 
 def _variables(database_url: str, amqp_url: str) -> dict[str, str]:
