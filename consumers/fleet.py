@@ -142,7 +142,12 @@ class _Process:
             for name, work in (
                 ("heartbeat", member.beat(housekeeping, paused=paused)),
                 ("debts", debts.run()),
-                ("partitions", keep_partitions(housekeeping, retention_s=config.receipts.retention_s)),
+                (
+                    "partitions",
+                    keep_partitions(
+                        housekeeping, receipts_s=config.receipts.retention_s, events_s=config.outbox.retention_s
+                    ),
+                ),
                 ("publisher", publisher.run()),
                 ("exhaustions", count_exhaustions(plan, housekeeping, self._telemetry)),
                 ("bounds", count_open(housekeeping, bounds.values())),

@@ -39,6 +39,7 @@ _POLL_S = 0.2
 _LOCK_TIMEOUT = "5s"
 
 DEFAULT_RETENTION_S = 30 * 86_400.0
+DEFAULT_EVENTS_RETENTION_S = 3 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,17 @@ def migrations() -> tuple[Migration, ...]:
     return tuple(sorted(found, key=lambda migration: migration.number))
 
 
-async def migrate(dsn: str, *, retention_s: float = DEFAULT_RETENTION_S, wait_s: float = 60.0) -> list[Migration]:
-    """Apply what is pending, make the receipt's partitions, and return what was applied.
+async def migrate(
+    dsn: str,
+    *,
+    retention_s: float = DEFAULT_RETENTION_S,
+    events_retention_s: float = DEFAULT_EVENTS_RETENTION_S,
+    wait_s: float = 60.0,
+) -> list[Migration]:
+    """Apply what is pending, make partitions of receipts and events, and return what was applied.
 
-    :param retention_s: how long receipts are kept; decides how wide new partitions are.
+    :param retention_s: how long receipts are kept; decides how wide their new partitions are.
+    :param events_retention_s: how long sent events are kept; the same for theirs.
     :param wait_s: how long to wait for another migration of the same database to end.
     :raises SchemaBusy: another migration still runs.
     :raises SchemaDenied: the role may not do it.
@@ -86,7 +94,8 @@ async def migrate(dsn: str, *, retention_s: float = DEFAULT_RETENTION_S, wait_s:
         for migration in await _pending(connection):
             await _apply(connection, migration)
             applied.append(migration)
-        await partitions.ensure(connection, retention_s=retention_s)
+        await partitions.ensure(connection, partitions.RECEIPTS, retention_s=retention_s)
+        await partitions.ensure(connection, partitions.EVENTS, retention_s=events_retention_s)
     except asyncpg.InterfaceError as error:
         if not connection.is_closed():
             raise

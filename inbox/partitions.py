@@ -1,14 +1,15 @@
-"""The receipt's time partitions: few, wide, and made ahead.
+"""Time partitions of receipts and of events: few, wide, and made ahead.
 
-Every claim opens every partition, so there are few of them: each spans a third of the retention. A new one is made as
-a table of its own and then attached, which waits for nobody; `CREATE TABLE … PARTITION OF` would stall every claim.
-There is no default partition: a missing one pauses the fleet by name instead of filling a table that could never be
-attached around.
+Every claim opens every partition of the receipts, so there are few of them: each spans a third of the retention. A new
+one is made as a table of its own and then attached, which waits for nobody; `CREATE TABLE … PARTITION OF` would stall
+every claim. There is no default partition: a missing one pauses the fleet by name instead of filling a table that could
+never be attached around.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -21,7 +22,7 @@ from pools import Pool, PoolError
 
 log = structlog.get_logger(__name__)
 
-_PARTITIONS = query("receipt_partitions")
+_PARTITIONS = query("partitions")
 _LOCK = query("lock_partitions")
 _CLOCK = query("clock")
 _EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
@@ -33,13 +34,30 @@ _LOOK_EVERY_S = 600.0
 _Span: TypeAlias = tuple[datetime, datetime]
 
 
+@dataclass(frozen=True, slots=True)
+class Partitioned:
+    """A table of the schema that is partitioned by time.
+
+    :param like: what a partition takes over from it.
+    :param unique: columns by which rows of one partition are unique, where the table itself cannot say so.
+    """
+
+    table: str
+    like: str
+    unique: str | None = None
+
+
+RECEIPTS = Partitioned("receipt", like="INCLUDING DEFAULTS", unique="key")
+EVENTS = Partitioned("event", like="INCLUDING ALL")
+
+
 def width(retention_s: float) -> timedelta:
     """Return how much time one partition spans: a third of the retention, in whole hours, one hour at least."""
     return timedelta(hours=max(1, round(retention_s / PARTITIONS_PER_RETENTION / 3600)))
 
 
-async def ensure(connection: asyncpg.Connection[Any], *, retention_s: float) -> list[str]:
-    """Make the partitions that are missing up to `AHEAD` widths from now, and return their names.
+async def ensure(connection: asyncpg.Connection[Any], of: Partitioned = RECEIPTS, *, retention_s: float) -> list[str]:
+    """Make a table's partitions that are missing up to `AHEAD` widths from now, and return their names.
 
     Each one is decided and made under one lock. So processes that do this at the same time, with another retention
     perhaps, leave no gap and no overlap.
@@ -49,10 +67,10 @@ async def ensure(connection: asyncpg.Connection[Any], *, retention_s: float) -> 
         # Read committed, so that what is seen is what whoever had the lock before has made.
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(_LOCK)
-            span = next_span(await _spans(connection), await connection.fetchval(_CLOCK), width(retention_s))
+            span = next_span(await _spans(connection, of), await connection.fetchval(_CLOCK), width(retention_s))
             if span is None:
                 return made
-            made.append(await _attach(connection, *span))
+            made.append(await _attach(connection, of, *span))
 
 
 def next_span(spans: list[_Span], now: datetime, step: timedelta) -> _Span | None:
@@ -80,34 +98,43 @@ def covered_until(spans: list[_Span], now: datetime) -> datetime:
     return end
 
 
-async def runway_s(connection: asyncpg.Connection[Any]) -> float:
-    """Return for how many seconds from now receipts have a partition; zero: nothing can be processed."""
+async def runway_s(connection: asyncpg.Connection[Any], *of: Partitioned) -> float:
+    """Return for how many seconds from now each of these tables has partitions; zero: nothing can be processed.
+
+    :param of: both, if none is named.
+    """
     now: datetime = await connection.fetchval(_CLOCK)
-    return (covered_until(await _spans(connection), now) - now).total_seconds()
+    ends = [covered_until(await _spans(connection, table), now) for table in of or (RECEIPTS, EVENTS)]
+    return (min(ends) - now).total_seconds()
 
 
-async def keep(pool: Pool, *, retention_s: float) -> None:
-    """Make partitions ahead until cancelled. A failure is alarmed and tried again long before the runway ends."""
+async def keep(pool: Pool, *, receipts_s: float, events_s: float) -> None:
+    """Make partitions ahead until cancelled. A failure is alarmed and tried again long before the runway ends.
+
+    :param receipts_s: how long receipts are kept, in seconds. :param events_s: how long sent events are.
+    """
     while True:
         try:
             async with pool.acquire() as connection:
-                made = await ensure(connection, retention_s=retention_s)
+                made = await ensure(connection, RECEIPTS, retention_s=receipts_s)
+                made += await ensure(connection, EVENTS, retention_s=events_s)
             if made:
-                log.info("receipt.partitions_made", names=made)
+                log.info("partitions.made", names=made)
         except (*DRIVER_ERRORS, PoolError) as error:
-            log.warning("receipt.partitions_not_made", fault=describe(error))
+            log.warning("partitions.not_made", fault=describe(error))
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
-async def _spans(connection: asyncpg.Connection[Any]) -> list[_Span]:
-    return [(row["lower"], row["upper"]) for row in await connection.fetch(_PARTITIONS)]
+async def _spans(connection: asyncpg.Connection[Any], of: Partitioned) -> list[_Span]:
+    return [(row["lower"], row["upper"]) for row in await connection.fetch(_PARTITIONS, of.table)]
 
 
-async def _attach(connection: asyncpg.Connection[Any], lower: datetime, upper: datetime) -> str:
+async def _attach(connection: asyncpg.Connection[Any], of: Partitioned, lower: datetime, upper: datetime) -> str:
     # Names and bounds are made of digits here, never of anybody's input.
-    name = f"receipt_{lower:%Y%m%d_%H%M%S}"
+    name = f"{of.table}_{lower:%Y%m%d_%H%M%S}"
     bounds = f"FROM ('{lower.isoformat()}') TO ('{upper.isoformat()}')"
-    await connection.execute(f"CREATE TABLE IF NOT EXISTS inbox.{name} (LIKE inbox.receipt INCLUDING DEFAULTS)")
-    await connection.execute(f"CREATE UNIQUE INDEX IF NOT EXISTS {name}_key ON inbox.{name} (key)")
-    await connection.execute(f"ALTER TABLE inbox.receipt ATTACH PARTITION inbox.{name} FOR VALUES {bounds}")
+    await connection.execute(f"CREATE TABLE IF NOT EXISTS inbox.{name} (LIKE inbox.{of.table} {of.like})")
+    if of.unique is not None:
+        await connection.execute(f"CREATE UNIQUE INDEX IF NOT EXISTS {name}_{of.unique} ON inbox.{name} ({of.unique})")
+    await connection.execute(f"ALTER TABLE inbox.{of.table} ATTACH PARTITION inbox.{name} FOR VALUES {bounds}")
     return name

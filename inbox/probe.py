@@ -27,7 +27,7 @@ async def blocked(pool: Pool) -> str | None:
                 await pool.expire()
                 return "the database server is read-only"
             if await runway_s(connection) <= 0:
-                return "no receipt partition covers now: run `inbox-fleet migrate`"
+                return "no partition of receipts or events covers now: run `inbox-fleet migrate`"
             await _rehearse(connection)
     except (*DRIVER_ERRORS, PoolError) as error:
         return describe(error)

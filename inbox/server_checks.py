@@ -45,10 +45,10 @@ async def check_server(connection: asyncpg.Connection[Any]) -> None:
     await _check_privileges(connection)
     if await runway_s(connection) <= 0:
         raise UnsafeServer(
-            setting="inbox.receipt",
+            setting="inbox.receipt and inbox.event",
             value="no partition for now",
-            allowed="a partition that covers now",
-            why="no message can be stamped; run `inbox-fleet migrate`",
+            allowed="a partition of each that covers now",
+            why="no message can be stamped, or no event staged; run `inbox-fleet migrate`",
         )
 
 

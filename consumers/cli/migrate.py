@@ -36,7 +36,13 @@ def migrate(ctx: click.Context, config_file: Path, only_check: bool) -> None:
         if only_check:
             migrations = run_until_done(inbox.pending(url.reveal()))
         else:
-            migrations = run_until_done(inbox.migrate(url.reveal(), retention_s=config.receipts.retention_s))
+            migrations = run_until_done(
+                inbox.migrate(
+                    url.reveal(),
+                    retention_s=config.receipts.retention_s,
+                    events_retention_s=config.outbox.retention_s,
+                )
+            )
     for migration in migrations:
         click.echo(f"{'pending' if only_check else 'applied'} {migration.number:04d}_{migration.name}")
     if not migrations:

@@ -16,6 +16,7 @@ from consumers.config.settings import (
     HttpSettings,
     LogSettings,
     MemberSettings,
+    OutboxSettings,
     PoolSettings,
     ReceiptSettings,
     RetentionSettings,
@@ -46,6 +47,7 @@ class FleetConfig(Settings, frozen=True, kw_only=True):
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
     receipts: ReceiptSettings = ReceiptSettings()
+    outbox: OutboxSettings = OutboxSettings()
     retention: RetentionSettings = RetentionSettings()
     sweep: SweepSettings = SweepSettings()
     members: MemberSettings = MemberSettings()

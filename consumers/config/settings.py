@@ -255,6 +255,15 @@ class ReceiptSettings(Settings, frozen=True, kw_only=True):
     retention_s: Seconds = Seconds(30 * 86_400)
 
 
+class OutboxSettings(Settings, frozen=True, kw_only=True):
+    """`[outbox]`: the events that handlers stage, and that a relay publishes.
+
+    :param retention_s: how long a sent event is kept, for operators who ask what was sent.
+    """
+
+    retention_s: Seconds = Seconds(3 * 86_400)
+
+
 class RetentionSettings(Settings, frozen=True, kw_only=True):
     """`[retention]`: how long what ended without effect is remembered, and what is on record about it.
 

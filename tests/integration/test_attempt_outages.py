@@ -99,7 +99,7 @@ async def test_without_a_partition_for_now_nothing_is_processed_and_nobody_is_ch
     assert found == (Standing(0, 0, "waiting", (("aborted", False),)) if redelivered else Standing(0, 0))
     reason = await blocked(one.pool)
     assert reason is not None
-    assert "no receipt partition covers now" in reason
+    assert "no partition of receipts or events covers now" in reason
 
 
 NO_PARTITION = "CheckViolationError (23514)"

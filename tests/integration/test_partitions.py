@@ -11,7 +11,7 @@ import pytest
 from inbox import Attempt, Tx, check_server, keep_partitions, migrate
 from inbox.errors import UnsafeServer
 from inbox.outcomes import Duplicate, Processed
-from inbox.partitions import AHEAD, covered_until, ensure, runway_s, width
+from inbox.partitions import AHEAD, EVENTS, RECEIPTS, covered_until, ensure, runway_s, width
 from tests.support.databases import Database
 from tests.support.eventually import eventually
 from tests.support.inboxes import Handler, StartProcess, message
@@ -21,7 +21,7 @@ MONTH_S = 30 * 86_400.0
 
 async def spans(database: Database) -> list[tuple[datetime, datetime]]:
     return [
-        tuple(row) for row in await database.fetch("select lower, upper from inbox.receipt_partitions() order by 1")
+        tuple(row) for row in await database.fetch("select lower, upper from inbox.partitions_of('receipt') order by 1")
     ]
 
 
@@ -40,7 +40,7 @@ async def test_a_new_database_has_partitions_for_now_and_for_the_time_ahead(empt
     now = await empty_database.fetchval("select inbox.clock()")
     assert found[0][0] <= now
     assert covered_until(found, now) >= now + AHEAD * width(MONTH_S)
-    assert await runway_s(await empty_database.connect()) > 20 * 86_400
+    assert await runway_s(await empty_database.connect(), RECEIPTS) > 20 * 86_400
 
 
 async def test_every_partition_has_the_second_belt_and_none_is_the_default_one(database: Database) -> None:
@@ -73,7 +73,7 @@ async def test_a_changed_retention_leaves_no_gap_and_no_overlap(database: Databa
     await ensure(connection, retention_s=retention_s)
     after = await contiguous(database)
     assert after[: len(before)] == before
-    assert await runway_s(connection) >= (AHEAD * width(retention_s)).total_seconds()
+    assert await runway_s(connection, RECEIPTS) >= (AHEAD * width(retention_s)).total_seconds()
 
 
 async def test_processes_of_different_retention_at_once_leave_no_gap_and_no_overlap(empty_database: Database) -> None:
@@ -86,12 +86,12 @@ async def test_processes_of_different_retention_at_once_leave_no_gap_and_no_over
         )
     )
     await contiguous(empty_database)
-    assert await runway_s(connections[0]) >= (AHEAD * width(13 * 86_400.0)).total_seconds()
+    assert await runway_s(connections[0], RECEIPTS) >= (AHEAD * width(13 * 86_400.0)).total_seconds()
 
 
 async def test_a_gap_is_seen_although_later_time_is_covered_and_it_is_filled(database: Database) -> None:
     connection = await database.connect()
-    first = await database.fetchval("select name from inbox.receipt_partitions() order by lower limit 1")
+    first = await database.fetchval("select name from inbox.partitions_of('receipt') order by lower limit 1")
     await database.execute(f"alter table inbox.receipt detach partition inbox.{first}")
     assert await runway_s(connection) == 0
     with pytest.raises(UnsafeServer, match="no partition for now"):
@@ -99,6 +99,32 @@ async def test_a_gap_is_seen_although_later_time_is_covered_and_it_is_filled(dat
     assert len(await ensure(connection, retention_s=MONTH_S)) == 1
     await contiguous(database)
     await check_server(connection)
+
+
+async def test_a_gap_in_the_partitions_of_events_is_seen_and_filled_too(database: Database) -> None:
+    connection = await database.connect()
+    first = await database.fetchval("select name from inbox.partitions_of('event') order by lower limit 1")
+    await database.execute(f"alter table inbox.event detach partition inbox.{first}")
+    assert await runway_s(connection) == 0 < await runway_s(connection, RECEIPTS)
+    with pytest.raises(UnsafeServer, match="no partition for now"):
+        await check_server(connection)
+    assert len(await ensure(connection, EVENTS, retention_s=3 * 86_400.0)) == 1
+    await check_server(connection)
+
+
+async def test_an_event_is_staged_with_its_transaction_and_its_key_has_one_slot(database: Database) -> None:
+    staging = (
+        "select inbox.stage_event('shop', $1, $2, 'order.placed', 'events', 'order.placed', '\\x', '{}', "
+        "null, null, $3::float)"
+    )
+    for number, (key, delay_s) in enumerate([("k", None), (None, None), ("k", 60.0)]):
+        await database.fetchval(staging, key, f"m-{number}", delay_s)
+    rows = await database.fetch("select *, pg_xact_status(xid) as status from inbox.event order by id")
+    assert [row["state"] for row in rows] == ["staged", "staged", "waiting"]
+    assert rows[0]["slot"] == rows[2]["slot"] and 0 <= rows[1]["slot"] < 32
+    assert [row["due_at"] is not None for row in rows] == [False, False, True]
+    assert {row["status"] for row in rows} == {"committed"}
+    assert rows[0]["xid"] < rows[1]["xid"] < rows[2]["xid"]
 
 
 @pytest.mark.parametrize("style", ["German, DMY", "SQL, DMY", "Postgres, MDY"])
@@ -110,7 +136,7 @@ async def test_bounds_are_read_right_whatever_the_session_says_about_dates(
     connection = await empty_database.connect(DateStyle=style, TimeZone="Asia/Kolkata")
     assert await ensure(connection, retention_s=MONTH_S) == []
     assert await runway_s(connection) > 0
-    rows = await connection.fetch("select lower, upper from inbox.receipt_partitions() order by 1")
+    rows = await connection.fetch("select lower, upper from inbox.partitions_of('receipt') order by 1")
     assert [tuple(row) for row in rows] == expected
 
 
@@ -156,7 +182,7 @@ async def test_partitions_are_kept_ahead_in_the_background_through_a_fault(
     before = await spans(database)
     blocker = await database.connect()
     await blocker.execute("begin; select pg_advisory_xact_lock(7310866438)")
-    keeping = asyncio.create_task(keep_partitions(one.housekeeping, retention_s=10 * MONTH_S))
+    keeping = asyncio.create_task(keep_partitions(one.housekeeping, receipts_s=10 * MONTH_S, events_s=MONTH_S))
 
     async def waits() -> bool:
         sessions = await database.sessions(one.housekeeping.spec.application_name)

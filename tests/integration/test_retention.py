@@ -31,7 +31,7 @@ async def test_partitions_go_when_all_their_receipts_are_past_the_horizon_and_no
 ) -> None:
     one = await process()
     assert await one.attempt(message(), Handler()) == Processed(1)
-    first = await database.fetchrow("select name, upper from inbox.receipt_partitions() order by lower limit 1")
+    first = await database.fetchrow("select name, upper from inbox.partitions_of('receipt') order by lower limit 1")
     assert first is not None
     left = first["upper"] - await database.fetchval("select inbox.clock()")
     await let_pass(database, 30 + left / timedelta(days=1) - 0.01)

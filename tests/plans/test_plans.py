@@ -196,7 +196,7 @@ async def test_no_statement_of_the_sweep_reads_a_whole_table(
         found = await scans(session) - before
         await transaction.rollback()
         by_index = {table for (table, kind), number in found.items() if kind == "idx_scan" and number}
-        partitions = {row["name"] for row in await database.fetch("select name from inbox.receipt_partitions()")}
+        partitions = {row["name"] for row in await database.fetch("select name from inbox.partitions_of('receipt')")}
         whole = {
             table
             for (table, kind), number in found.items()
@@ -281,7 +281,7 @@ async def test_no_statement_of_an_attempt_reads_a_whole_table(
         await database.execute("analyze")
     connection = session if kept_session else await database.connect()
     found = await play(connection, uuid4())
-    partitions = {row["name"] for row in await database.fetch("select name from inbox.receipt_partitions()")}
+    partitions = {row["name"] for row in await database.fetch("select name from inbox.partitions_of('receipt')")}
     by_index = {table for (table, kind), number in found.items() if kind == "idx_scan" and number}
     assert by_index >= {"message", "attempt", "member"}
     assert by_index & partitions

@@ -51,7 +51,9 @@ async def let_pass(database: Database, days: float) -> None:
 
 
 async def partitions(database: Database) -> list[str]:
-    return [row["name"] for row in await database.fetch("select name from inbox.receipt_partitions() order by lower")]
+    return [
+        row["name"] for row in await database.fetch("select name from inbox.partitions_of('receipt') order by lower")
+    ]
 
 
 async def tables(database: Database) -> set[str]:

@@ -224,6 +224,7 @@ TABLES: dict[str, type[Settings]] = {
     "[http]": settings.HttpSettings,
     "[log]": settings.LogSettings,
     "[receipts]": settings.ReceiptSettings,
+    "[outbox]": settings.OutboxSettings,
     "[retention]": settings.RetentionSettings,
     "[sweep]": settings.SweepSettings,
     "[members]": settings.MemberSettings,

@@ -16,7 +16,7 @@ select inbox.clock() - max(receipts) from inbox.retention;
 
 -- name: past_partitions
 -- Attached partitions all of whose receipts are older than the horizon, oldest first.
-select name, lower from inbox.receipt_partitions() where upper <= $1 order by lower;
+select name, lower from inbox.partitions_of('receipt') where upper <= $1 order by lower;
 
 -- name: pending_partitions
 -- Partitions whose detaching was interrupted: nobody reads them any more, and they stand in the way of the next one.

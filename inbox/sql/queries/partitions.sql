@@ -1,8 +1,8 @@
--- The receipt's partitions.
+-- Partitions of receipts and of events.
 
--- name: receipt_partitions
--- Attached partitions with their bounds, oldest first.
-select name, lower, upper from inbox.receipt_partitions() order by lower;
+-- name: partitions
+-- A table's attached partitions with their bounds, oldest first.
+select name, lower, upper from inbox.partitions_of($1) order by lower;
 
 -- name: stamp_nobody
 -- Do what the stamp of a first delivery does, for a key that no message has; the caller rolls it back.
