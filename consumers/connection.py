@@ -205,9 +205,8 @@ async def connect(endpoint: Endpoint) -> Connection:
     try:
         url = URL(endpoint.url).update_query(heartbeat=str(int(endpoint.heartbeat_s)))
         async with asyncio.timeout(endpoint.connect_timeout_s):
-            client = await aiormq.connect(
-                url, transport_factory=transport, client_properties={"connection_name": endpoint.name}
-            )
+            client = _Client(url, transport_factory=transport)
+            await client.connect({"connection_name": endpoint.name})
     except asyncio.CancelledError:
         transport.abort()
         if is_shutdown():
@@ -237,6 +236,16 @@ def is_shutdown() -> bool:
     """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
+
+
+class _Client(aiormq.Connection):
+    """The client's connection, with as much room for what is to be written as its users send.
+
+    Without room it drops its answer to a channel that the broker closes, whose number then never becomes free; and what
+    waits for room is written after that answer, for which the broker ends the connection with all its channels.
+    """
+
+    FRAME_BUFFER_SIZE = 0
 
 
 class _Transport(TransportFactory):

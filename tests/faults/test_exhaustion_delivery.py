@@ -100,7 +100,11 @@ async def test_a_report_that_kills_its_process_ends_stuck_and_costs_the_others_n
         deaths += 1
     # One death in company is free, so two that are charged take a third.
     assert deaths == 3
-    (line,) = [line for line in process.events("exhaustion.tried") if line["result"] == "stuck"]
+
+    def told() -> list[Any]:
+        return [line for line in process.events("exhaustion.tried") if line["result"] == "stuck"]
+
+    (line,) = await eventually(told, 20, what="the log telling of it")
     assert line["level"] == "error"
     await eventually(lambda: _reported(service, good), 20, what="the good ones being reported")
     tries = await service.database.fetch("select tries from inbox.exhaustion where message_id <> 'deadly'")

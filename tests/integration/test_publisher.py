@@ -115,6 +115,23 @@ async def test_a_missing_exchange_is_refused_and_its_neighbours_arrive(vhost: Vh
         await publish(publisher, queue, b"good")
 
 
+async def test_a_missing_exchange_costs_the_channel_and_not_the_connection_however_much_is_in_flight(
+    vhost: Vhost,
+) -> None:
+    queue = await vhost.declare_queue("orders")
+
+    async with publishing(vhost.url) as publisher:
+        for turn in range(5):
+            good = [f"{turn} {number}".encode() for number in range(200)]
+            publishes = [publish(publisher, queue, body, timeout_s=60.0) for body in good]
+            publishes.insert(100, publish(publisher, "any", b"bad", exchange="not there", timeout_s=60.0))
+            told = await answers(*publishes)
+
+            assert told == [None] * 100 + [PublishRefused] + [None] * 100
+            assert publisher.statistics().connects == 1
+            assert {*good} <= {*await bodies(vhost, queue)}
+
+
 async def test_a_property_that_the_broker_does_not_take_is_refused(vhost: Vhost) -> None:
     queue = await vhost.declare_queue("orders")
 
